@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -11,12 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from wattloop.core.errors import ConfigError
+from wattloop.core.errors import ConfigError, GridUnavailable
 from wattloop.core.files import user_path
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
 from wattloop.core.units import kwh_from_joules
-from wattloop.hardware.carbon import annual_intensity
+from wattloop.hardware.carbon import annual_intensity, guess_country
 
 # A live provider of carbon intensity, asked once by URL at the end of a run.
 #
@@ -224,14 +225,20 @@ def _ends(series: Sequence[IntensityPoint]) -> list[float]:
 
 # Grams of CO2e of an energy: m = E x intensity.
 #
-# The most specific source is used: live provider, the user's series, the user's value, the annual
-# value of the zone. A source that fails is named in a note and the next is used. Without any source
-# the number is unknown: a world average would be wrong by a factor of ten in both directions.
+# The most specific source is used: a live provider or URL, the user's series, the user's value, the
+# annual value of the zone. A source that fails is named in a note and the next is used. Without any
+# source the number is unknown: a world average would be wrong by a factor of ten either way.
 
 NO_ZONE = (
     "set zone: to your country (FRA, US, Germany), or carbon: {g_per_kwh: 50} to your own value, "
     "in wattloop.yaml; or WATTLOOP_ZONE, WATTLOOP_CARBON_G_PER_KWH"
 )
+
+
+NEWEST_S = 6 * 3_600.0
+"""Age up to which a provider's newest value stands for a run whose hour is not published yet."""
+GUESS = "guess"
+"""Zone of a user who asks for a guess: the country of the machine's time zone."""
 
 
 class IntensityKind(StrEnum):
@@ -285,6 +292,8 @@ def find_intensity(
 def _sources(
     settings: Settings, begin_wall_s: float | None, end_wall_s: float | None
 ) -> Iterator[Intensity | Gap]:
+    if settings.carbon_provider:
+        yield _provided(settings, begin_wall_s, end_wall_s)
     if settings.carbon_url:
         yield _live(settings)
     if settings.carbon_file:
@@ -301,8 +310,32 @@ def _sources(
         yield _annual(settings.zone)
 
 
-def _live(settings: Settings) -> Intensity | Gap:
+def _provided(
+    settings: Settings, begin_wall_s: float | None, end_wall_s: float | None
+) -> Intensity | Gap:
+    from wattloop.accounting.grid import provider_from, read_history
 
+    now_s = time.time()
+    begin_s = now_s if begin_wall_s is None else begin_wall_s
+    end_s = now_s if end_wall_s is None else end_wall_s
+    try:
+        provider = provider_from(settings.carbon_provider)
+        series = read_history(provider, begin_s, end_s)
+    except (ConfigError, GridUnavailable) as problem:
+        return Gap(f"live carbon intensity failed: {problem}")
+    mean = mean_intensity(series.points, begin_s, end_s)
+    if mean is None:
+        # Providers publish an hour after it ended: a run of now gets the newest value.
+        newest = series.points[-1]
+        if not 0 <= begin_s - newest.wall_s <= NEWEST_S:
+            return Gap(f"live carbon intensity failed: {series.source} ends before the run")
+        mean = (newest.g_co2e_per_kwh, 0.0)
+    value, covered = mean
+    note = "" if covered > 0.999 else f" (published for {covered:.0%} of the run)"
+    return Intensity(value, provider.zone, IntensityKind.LIVE, f"{series.source}{note}")
+
+
+def _live(settings: Settings) -> Intensity | Gap:
     answer = fetch_live(settings.carbon_url)
     if isinstance(answer, Gap):
         return Gap(f"live carbon intensity failed: {answer.reason}")
@@ -332,7 +365,10 @@ def _series(
 
 
 def _annual(zone: str) -> Intensity | Gap:
+    guessed = ""
     try:
+        if zone == GUESS:
+            zone, guessed = guess_country()
         entry = annual_intensity(zone)
     except ConfigError as problem:
         return Gap(str(problem))
@@ -340,6 +376,6 @@ def _annual(zone: str) -> Intensity | Gap:
         entry.g_co2e_per_kwh,
         entry.iso3,
         IntensityKind.ANNUAL,
-        f"annual mean of {entry.country} ({entry.source})",
+        f"annual mean of {entry.country} ({entry.source}){guessed}",
         entry.year,
     )

@@ -54,7 +54,7 @@ def restated(record: RunRecord, settings: Settings) -> RunRecord:
 
 
 def _applies(name: str, settings: Settings, record: RunRecord) -> bool:
-    if name not in GRID or name == "carbon_url":
+    if name not in GRID or name in ("carbon_url", "carbon_provider"):
         return False
     if settings.sources[name].startswith(("environment", "flag")):
         return bool(getattr(settings, name) != record.settings.get(name))

@@ -64,6 +64,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "card": ("card", "Write a model's energy card: SVG, Markdown and JSON."),
     "check": ("check", "Fail a CI job when a command uses more energy than it did."),
     "cap": ("cap", "Find the best GPU power cap with few probes."),
+    "carbon": ("carbon", "Show the carbon intensity of the grid, and when to start a job."),
     "idle": ("idle", "Measure the idle power of this machine."),
     "slurm": (
         "slurm.command",

@@ -3,6 +3,7 @@
     WattloopError
     ├── ConfigError          a setting, specification or argument is wrong
     ├── MeterUnavailable     a source of energy readings cannot be used here
+    ├── GridUnavailable      a provider of carbon intensity or prices cannot be used
     ├── CommandError         the program to measure cannot be started
     ├── LeverError           a lever cannot be read, set or restored
     │   └── DeviceBusy       another process holds the device's levers
@@ -51,6 +52,10 @@ class MeterUnavailable(WattloopError):
         self.reason = reason
         self.remedy = remedy
         self.parts = parts
+
+
+class GridUnavailable(WattloopError):
+    """A provider of carbon intensity or prices does not answer, or not with usable numbers."""
 
 
 class CommandError(WattloopError):

@@ -19,7 +19,7 @@ STORE = frozenset(("store",))
 """Settings of a command that only reads the store."""
 GRID = frozenset(
     (
-        *("pue", "zone", "carbon_g_per_kwh", "carbon_url", "carbon_file"),
+        *("pue", "zone", "carbon_g_per_kwh", "carbon_url", "carbon_file", "carbon_provider"),
         *("tariff_per_kwh", "currency"),
     )
 )
@@ -46,6 +46,7 @@ class Settings(NamedTuple):
         carbon_g_per_kwh: the user's own carbon intensity; overrides `zone`.
         carbon_url: URL of a live provider that returns JSON with a carbon intensity.
         carbon_file: CSV with the user's own intensities by time.
+        carbon_provider: provider and zone of live intensities, such as `electricity-maps:DE`.
         tariff_per_kwh: price of a kilowatt-hour.
         currency: what the tariff is in.
         store: path of the SQLite file, or a `postgresql://` URL.
@@ -74,6 +75,7 @@ class Settings(NamedTuple):
     carbon_g_per_kwh: float | None = None
     carbon_url: str = ""
     carbon_file: str = ""
+    carbon_provider: str = ""
     tariff_per_kwh: float | None = None
     currency: str = "EUR"
     store: str = ""
@@ -151,6 +153,7 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     ("carbon_g_per_kwh", "WATTLOOP_CARBON_G_PER_KWH", "carbon.g_per_kwh"),
     ("carbon_url", "WATTLOOP_CARBON_URL", "carbon.url"),
     ("carbon_file", "WATTLOOP_CARBON_FILE", "carbon.file"),
+    ("carbon_provider", "WATTLOOP_CARBON_PROVIDER", "carbon.provider"),
     # A currency within the tariff belongs to its number, so it comes last and wins.
     ("currency", "WATTLOOP_CURRENCY", "tariff.currency"),
     ("tariff_per_kwh", "WATTLOOP_TARIFF", "tariff.per_kwh"),

@@ -4,6 +4,7 @@ Each entry names its source and year. The file is read on the first lookup, not 
 """
 
 import csv
+import os
 import unicodedata
 from functools import cache
 from pathlib import Path
@@ -68,6 +69,31 @@ def annual_intensity(zone: str) -> AnnualIntensity:
     if key in by_key:
         return by_key[key]
     raise ConfigError(f"no carbon intensity for zone {zone!r}: {_advice(key)}")
+
+
+def guess_country(root: Path = Path("/")) -> tuple[str, str]:
+    """Return the country of the machine's time zone, and a sentence that says so.
+
+    Raises:
+        ConfigError: the time zone names no country, such as UTC.
+    """
+    zone = os.environ.get("TZ", "").removeprefix(":")
+    if not zone:
+        link = root / "etc/localtime"
+        zone = str(link.resolve()).partition("zoneinfo/")[2] if link.is_symlink() else ""
+    table = root / "usr/share/zoneinfo/zone.tab"
+    try:
+        lines = table.read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        fields = line.split("\t")
+        if len(fields) > 2 and fields[2] == zone and not line.startswith("#"):
+            return fields[0], f"; country guessed from the time zone {zone}"
+    raise ConfigError(
+        f"zone guess: the time zone {zone or 'of this machine'} names no country; give the country "
+        "itself, such as zone: FRA"
+    )
 
 
 @cache

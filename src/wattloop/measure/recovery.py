@@ -107,7 +107,7 @@ def _accounting(
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
     }
-    settings = Settings(**{**values, "carbon_url": ""})
+    settings = Settings(**{**values, "carbon_url": "", "carbon_provider": ""})
     if cpu_part is not None:
         settings = settings._replace(node_share=settings.node_share * cpu_part)
     started_wall_s = float(header["started_wall_s"])

@@ -118,7 +118,7 @@ def _cwd() -> str:
 def without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
     """Remove passwords in URLs, which must not reach a file."""
     kept = dict(settings)
-    for name in ("redfish_url", "carbon_url", "store"):
+    for name in ("redfish_url", "carbon_url", "carbon_provider", "store"):
         text = str(kept.get(name) or "")
         scheme, separator, rest = text.partition("://")
         if separator and "@" in rest:

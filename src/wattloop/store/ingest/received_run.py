@@ -80,7 +80,10 @@ SMALLEST_OFFSET_S = 2.0
 """Smaller clock differences are not corrected: a request takes as long."""
 LONGEST = {"name": 200, "host": 200, "user": 100, "cwd": 1_000, "python": 100, "version": 100}
 LONGEST_ID = 200
-PLACES = ("store", "carbon_file", "carbon_url", "redfish_url", "visa_resource", "replay_file")
+PLACES = (
+    *("store", "carbon_file", "carbon_url", "carbon_provider"),
+    *("redfish_url", "visa_resource", "replay_file"),
+)
 """Settings that name a file or an address of the measuring machine."""
 MOST_TAGS, LONGEST_TAG = 64, 1_000
 MOST_PARTS, LONGEST_PART = 1_000, 4_000

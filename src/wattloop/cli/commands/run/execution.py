@@ -96,7 +96,7 @@ def print_summary(
 
 def broken_wishes(done: CommandRun, settings: Settings) -> list[str]:
     """Explain missing carbon to a user who asked for it, e.g. because of a misspelt zone."""
-    asked = settings.zone or settings.carbon_url or settings.carbon_file
+    asked = settings.zone or settings.carbon_url or settings.carbon_file or settings.carbon_provider
     if not asked or done.run is None or done.run.energy_j is None:
         return []
     reason = done.run.accounting.get("carbon_reason")
@@ -222,6 +222,16 @@ class RunOptions:
     observe: Annotated[
         bool, option("--observe", "With --save: set nothing, say what could be saved.")
     ] = False
+    when_green: Annotated[
+        str | None,
+        option(
+            "--when-green DELAY",
+            "Wait up to this long, such as 12h, for the hours with the least carbon.",
+        ),
+    ] = None
+    lasts: Annotated[
+        str | None, option("--lasts TIME", "With --when-green: how long it will run (1h).")
+    ] = None
     interval: Interval = None
     devices: Devices = None
     meters: Meters = None
@@ -279,6 +289,12 @@ def execute(command: list[str], options: RunOptions) -> int:
     check_target(options.json_file, "--json")
     check_target(options.prometheus, "--prometheus")
     tags = _tags(options.tag or [])
+    if options.lasts is not None and options.when_green is None:
+        raise ConfigError("--lasts is for the start; add --when-green 12h")
+    if options.when_green is not None:
+        from wattloop.cli.commands.carbon import wait_until_green
+
+        wait_until_green(settings, options.when_green, options.lasts or "1h")
     hook = None if options.no_steps else StepHook()
     hooks: list[ProgramHook] = [] if hook is None else [hook]
     saving = _saving(command, options, hook)
