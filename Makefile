@@ -16,6 +16,10 @@ BENCH_OUT := build/bench
 TEST_WORKERS ?= 3
 DEMO_FOLDER ?= build/demo
 
+# Compiled modules are written and used again, whatever the shell says: tests and demo start thousands
+# of programs.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test check format format-check lint types ratchet imports lock audit bench clean
 
 help:  ## show this list

@@ -1,6 +1,8 @@
 """Every test has the machine for itself: runs of tests next to it are not seen as sharing it."""
 
 import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,16 @@ import pytest
 # operations wait for each other in a loop, at a multiple of the processor time where other tests
 # run as well (4 times in tests/predict/calibrate/test_host_speed.py).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Tests start thousands of programs. Where compiled modules are not written, each program compiles
+# the package again, at twice the processor time of `wattloop run`.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# A shell ignores Ctrl-C in what it starts in the background, and every program that a test starts
+# and interrupts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LONGEST_FIRST = (

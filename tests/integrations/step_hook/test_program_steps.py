@@ -168,7 +168,13 @@ HARD = {
         5,
     ),
     "the folder is removed while it trains": (
-        TRAINED + "import os, shutil, time\ntrain(50); time.sleep(1.5)\n"
+        TRAINED + "import contextlib, os, shutil, time\n"
+        "def opened():\n"
+        "    for file in os.scandir(f'/proc/{os.getppid()}/fd'):\n"
+        "        with contextlib.suppress(OSError):\n"
+        "            if os.readlink(file.path).endswith('.steps'): return True\n"
+        "train(50)\n"
+        "while not opened(): time.sleep(0.02)\n"
         "shutil.rmtree(os.environ['WATTLOOP_STEPS']); train(50)",
         100,
     ),

@@ -23,7 +23,7 @@ from wattloop.core.settings import Settings, settings_from
 from wattloop.tune.api import search
 from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.function import FunctionExecutor
-from wattloop.tune.executors.ray import RayExecutor
+from wattloop.tune.executors.ray import LOOPBACK_VARIABLE, RayExecutor, connect_ray
 from wattloop.tune.progress import Status
 from wattloop.tune.search_loop import BudgetSpent
 from wattloop.tune.search_setup import parse_ray_slots
@@ -32,7 +32,7 @@ from wattloop.tune.space import Choice, Space
 from wattloop.tune.trial import Trial
 from wattloop.virtual.node import shared_gpus
 
-# Ray reads its environment when it is imported, so it is only looked for here.
+# Ray reads its environment when it is imported, so the module only looks for it.
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed: pip install 'wattloop[ray]'"
@@ -51,27 +51,23 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     variables = {
         **machine(folder, gpus=4),
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_TOKEN": TOKEN,
         "LOADING_BENCH_ENDED": str(folder / "ended"),
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv(LOOPBACK_VARIABLE, "1")  # so that what the search sets is removed again
+        patch.delenv(LOOPBACK_VARIABLE)
         for name, value in variables.items():
             patch.setenv(name, value)
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder / "site"), str(SRC), str(ROOT)]))
+        # As a program that imports Ray for itself, before a search sets the switch of Ray.
         import ray
 
+        ray._private.ray_constants.ENABLE_RAY_CLUSTER = True
         EARLIER.clear()
         EARLIER.update(_sockets_of_the_cluster())
-        ray.init(
-            num_cpus=2,
-            num_gpus=4,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="error",
-            object_store_memory=80 << 20,
-        )
+        connect_ray(None, num_cpus=2, num_gpus=4, object_store_memory=80 << 20)
         patch.syspath_prepend(str(folder / "site"))
         yield settings_from(os.environ)
         ray.shutdown()

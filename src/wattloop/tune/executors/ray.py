@@ -222,25 +222,36 @@ class Slot:
         self.ray.kill(self.place)
 
 
-def connect_ray(address: str | None) -> Any:
-    """Return Ray, connected to a cluster, with usage reports disabled."""
+LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's switch for "listen on the loopback interface only", when it is "0"; read at import."""
+
+
+def connect_ray(address: str | None, **options: Any) -> Any:
+    """Return Ray, connected to a cluster, with usage reports disabled.
+
+    Args:
+        options: of `ray.init`, for a cluster that is started here.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     alone = address is None and "RAY_ADDRESS" not in os.environ
     if alone:
-        # Ray's switch for "listen on the loopback interface only"; read at import.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        os.environ.setdefault(LOOPBACK_VARIABLE, "0")
     try:
         import ray
     except ImportError:
         raise ConfigError(f"the Ray engine needs ray, which is not installed: {REMEDY}") from None
     if ray.is_initialized():
         return ray
+    if alone and os.environ[LOOPBACK_VARIABLE] == "0":
+        # A program that imported Ray earlier has read the switch before it was set.
+        ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
     try:
         ray.init(
             address=address,
             include_dashboard=False if alone else None,
             log_to_driver=False,
             logging_level="warning",
+            **options,
         )
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ConfigError(
