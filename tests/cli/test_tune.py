@@ -42,8 +42,10 @@ default: {lr: 0.1}
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """This process on such a machine, in a folder with a training and its specification."""
+def package(tmp_path, monkeypatch):
+    """The processor of this machine; this process is in a folder with a training and its
+    specification.
+    """
     for name in [n for n in os.environ if n.startswith(("WATTLOOP", "XDG"))]:
         monkeypatch.delenv(name)
     sysfs = tmp_path / "sys"
@@ -63,8 +65,32 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "s.yaml").write_text(SPEC)
+    return package
+
+
+@pytest.fixture
+def here(tmp_path, package):
+    """Its folder; the processor draws 50 W."""
     with Driver({package: Constant(50.0)}, update_period_s=0.005):
         yield tmp_path
+
+
+@pytest.fixture
+def counting(tmp_path, package):
+    """Its folder; the processor draws 0.5 J in each epoch, however long it takes. A training that
+    has reached the target does nothing more until it is ended.
+    """
+    count = (
+        "    import os, pathlib\n"
+        f"    file = pathlib.Path({str(package.energy_file)!r})\n"
+        "    new = file.with_name('new')\n"
+        "    new.write_text(str(int(file.read_text()) + 500_000))\n"
+        "    os.replace(new, file)\n"
+    )
+    head, line, tail = TRAIN.partition("    print(")
+    wait = "    time.sleep(300 if epoch * lr * 10 >= 4 else 0)\n"
+    (tmp_path / "train.py").write_text(head + count + line + tail + wait)
+    return tmp_path
 
 
 COMMAND = ["--", sys.executable, "train.py", "{lr}"]
@@ -87,17 +113,17 @@ def training_in(folder):
     return found
 
 
-def test_a_search_is_run_listed_shown_exported_and_proven(here, capsys):
+def test_a_search_is_run_listed_shown_exported_and_proven(counting, capsys):
     """Promise: from a file and a command to the best configuration and what it saves."""
     assert main(["tune", "run", "s.yaml", "--json", "out.json", *COMMAND]) == 0
     text = capsys.readouterr()
     assert "best: lr=0.3" in text.out
     assert "cpu measured" in text.out
-    result = json.loads((here / "out.json").read_text())
+    result = json.loads((counting / "out.json").read_text())
     assert result["best"]["parameters"] == {"lr": 0.3}
     assert [t["reached"] for t in result["trials"]] == [True, False, True]
     assert result["status"] == "finished"
-    assert trained(here) == [0.1, 0.01, 0.3]
+    assert trained(counting) == [0.1, 0.01, 0.3]
 
     assert main(["tune", "list"]) == 0
     assert result["search_id"] in capsys.readouterr().out
@@ -113,7 +139,7 @@ def test_a_search_is_run_listed_shown_exported_and_proven(here, capsys):
     assert main(["tune", "final", "--json", "final.json"]) == 0
     said = capsys.readouterr().out
     assert "searching" in said
-    final = json.loads((here / "final.json").read_text())
+    final = json.loads((counting / "final.json").read_text())
     assert final["default"]["from_search"]
     assert final["notes"] == []
     assert final["winner"]["parameters"] == {"lr": 0.3}

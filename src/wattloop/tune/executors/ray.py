@@ -226,10 +226,11 @@ LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's switch for "listen on the loopback interface only", when it is "0"; read at import."""
 
 
-def connect_ray(address: str | None, **options: Any) -> Any:
+def connect_ray(address: str | None, **options: object) -> Any:
     """Return Ray, connected to a cluster, with usage reports disabled.
 
     Args:
+        address: of the cluster; None for that of RAY_ADDRESS, or one that is started here.
         options: of `ray.init`, for a cluster that is started here.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
