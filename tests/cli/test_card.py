@@ -7,7 +7,7 @@ import pytest
 
 from .conftest import POWER_W, Machine
 
-NAP = f"{sys.executable} -c 'import time; time.sleep({{n}} / 200)'"
+NAP = f"{sys.executable} -c 'import time; time.sleep({{n}} / 60)'"
 
 
 def test_a_card_of_a_run_and_its_inferences(machine: Machine) -> None:
@@ -58,3 +58,17 @@ def test_an_inference_that_cannot_run_writes_nothing(machine: Machine) -> None:
         assert done.returncode == 2
         assert said in done.stderr
     assert not list(machine.folder.glob("x.*"))
+
+
+def test_formats_for_others(machine: Machine) -> None:
+    """Promise: a file per format; a wrong name is refused before anything is written."""
+    machine.wattloop("run", "--name", "tiny", "--zone", "FRA", "--", "true")
+    words = ["--format", "hf", "--format", "boamps", "--format", "ai-act", "--format", "json-ld"]
+    done = machine.wattloop("card", *words, "--state", "parameters=8B", "-o", "tiny")
+    assert done.returncode == 0, done.stderr
+    for ending in ("hf.md", "boamps.json", "ai-act.md", "jsonld"):
+        assert (machine.folder / f"tiny.{ending}").stat().st_size > 100
+    refused = machine.wattloop("card", "--format", "pdf", "-o", "other")
+    assert refused.returncode != 0
+    assert "use hf, boamps, ai-act, json-ld" in refused.stderr.decode()
+    assert not list(machine.folder.glob("other*"))

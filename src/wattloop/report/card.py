@@ -495,40 +495,41 @@ def card_markdown(card: Card) -> str:
         lines += ["", f"### {section.heading}", "", table(HEADERS, rows)]
     if card.notes:
         lines += ["", *(f"- {as_cell(note)}" for note in card.notes)]
-    metadata = _metadata(card)
+    metadata = emission_lines(card)
     if metadata:
         lines += [
             "",
             "For the head of a model card on Hugging Face:",
             "",
             "```yaml",
-            metadata,
+            *metadata,
             "```",
         ]
     return "\n".join(lines) + "\n"
 
 
-def _metadata(card: Card) -> str:
-    """Return `co2_eq_emissions` in grams; empty where unknown."""
+def emission_lines(
+    card: Card, training_type: str | None = None, place: str | None = None
+) -> list[str]:
+    """Return the `co2_eq_emissions` of a model card's head, in grams; empty where unknown."""
     carbon = card.figure("training_carbon")
     if carbon.value is None:
-        return ""
-    hardware = [
-        figure.shown
-        for section in card.sections
-        for figure in section.figures
-        if figure.key.startswith("hardware_")
-    ]
-    source = f"Wattloop, {carbon.provenance}; {card.figure('carbon_intensity').note}"
-    # JSON's strings are YAML's
-    lines = [
-        "co2_eq_emissions:",
-        f"  emissions: {carbon.value:.6g}",
-        f"  source: {json.dumps(source)}",
-    ]
-    if hardware:
-        lines.append(f"  hardware_used: {json.dumps(', '.join(hardware), ensure_ascii=False)}")
-    return "\n".join(lines)
+        return []
+    fields = {
+        "emissions": float(f"{carbon.value:.6g}"),
+        "source": f"Wattloop, {carbon.provenance}; {card.figure('carbon_intensity').note}",
+        "training_type": training_type,
+        "geographical_location": place,
+        "hardware_used": hardware_text(card),
+    }
+    # JSON's strings and numbers are YAML's
+    stated = {key: json.dumps(value, ensure_ascii=False) for key, value in fields.items() if value}
+    return ["co2_eq_emissions:", *(f"  {key}: {text}" for key, text in stated.items())]
+
+
+def hardware_text(card: Card) -> str:
+    figures = (figure for section in card.sections for figure in section.figures)
+    return ", ".join(figure.shown for figure in figures if figure.key.startswith("hardware_"))
 
 
 # A card as one SVG: plain text and rectangles, no font or file from elsewhere.

@@ -36,6 +36,12 @@ def card(  # noqa: PLR0913 - one parameter per option
     renewable: str | None = option(
         "--renewable SHARE", "Renewable share of the electricity.", None
     ),
+    formats: list[str] | None = option(
+        "--format NAME", "Also NAME.hf.md, .boamps.json, .ai-act.md or .jsonld; repeat.", None
+    ),
+    state: list[str] | None = option(
+        "--state KEY=VALUE", "What a run cannot know, such as parameters=8B; repeat.", None
+    ),
     json_file: JsonFile = None,
     zone: Zone = None,
     meters: Meters = None,
@@ -45,17 +51,23 @@ def card(  # noqa: PLR0913 - one parameter per option
     """Write the energy card of a model as SVG, Markdown and JSON.
 
     Training energy and time, cost of a step, phases, hardware, energy and latency of an inference,
-    carbon; each with where it comes from.
+    carbon; each with where it comes from. `--format` adds a file for Hugging Face (hf), a BoAmps
+    report (boamps), Annex XI of the EU AI Act (ai-act) or schema.org (json-ld).
     """
     from wattloop.cli.commands.run.execution import keep
     from wattloop.cli.options import settings_of
     from wattloop.cli.stored import open_user_store
     from wattloop.integrations.stored_steps import read_step_totals
     from wattloop.report.card import card_markdown, card_of, card_svg
+    from wattloop.report.card_formats import FORMATS, parse_statements
     from wattloop.store.runs import find_run
 
     settings = settings_of(config, zone=zone, meters=meters, store=store)
     share = _share(renewable)
+    stated = parse_statements(state or [])
+    for name in formats or ():
+        if name not in FORMATS:
+            raise ConfigError(f"--format {name}: unknown; use {', '.join(FORMATS)}")
     with open_user_store(store, config) as place:
         record = find_run(place, run, by_name=True) if run != "last" else _last_training(place)
         totals = read_step_totals(place, record)
@@ -71,7 +83,11 @@ def card(  # noqa: PLR0913 - one parameter per option
     write_text(card_markdown(made), f"{stem}.md", "--output")
     write_json(made.to_dict(), f"{stem}.json", "--output")
     write_json(made.to_dict(), json_file)
-    say(f"wattloop: energy card of {made.model}: {stem}.svg, {stem}.md, {stem}.json")
+    files = [f"{stem}.svg", f"{stem}.md", f"{stem}.json"]
+    for name in formats or ():
+        files.append(f"{stem}.{FORMATS[name].ending}")
+        write_text(FORMATS[name].render(made, stated), files[-1], "--output")
+    say(f"wattloop: energy card of {made.model}: {', '.join(files)}")
     for note in made.notes:
         say(f"wattloop: {note}")
 
