@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.measure.conftest import Machine
 from wattloop.core.records import Domain, DomainKind, Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
+from wattloop.core.settings import settings_from
 from wattloop.measure.concurrent_runs import (
     CountingRun,
     NodeRuns,
@@ -19,6 +21,7 @@ from wattloop.measure.concurrent_runs import (
     shared_time,
     store_key,
 )
+from wattloop.measure.session import Session
 
 POWER_W = 10.0
 
@@ -90,6 +93,29 @@ def test_a_run_that_goes_on_covers_until_now() -> None:
     found = shared(run("b", 5.0, 15.0), run("a", 0.0, None))
     assert found is not None
     assert found.left_out_j == pytest.approx(200.0)
+
+
+def test_an_earlier_run_counts_until_its_end_however_long_it_takes_to_close(
+    machine: Machine,
+) -> None:
+    """Promise: a run that ends while the earlier one takes its last readings counts the rest."""
+    settings = settings_from(os.environ)
+    first = Session.open(settings, name="first", in_process=False)
+    second = Session.open(settings, name="second", in_process=False)
+
+    def close_second() -> None:
+        time.sleep(0.05)
+        second.close()
+
+    first.before_end.append(close_second)
+    time.sleep(0.05)
+    first.close()
+    assert first.ended_s is not None and second.closed is not None
+    found = second.closed.shared
+    assert found is not None
+    ((run_id, overlap_s, counts),) = found.runs
+    assert (run_id, counts) == (first.run_id, True)
+    assert overlap_s == pytest.approx(first.ended_s - second.started_s)
 
 
 def test_a_card_has_the_same_key_in_every_process() -> None:

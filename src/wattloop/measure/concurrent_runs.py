@@ -274,6 +274,11 @@ class NodeRuns:
         self._own[run.run_id] = run
         _listed.put(self._machine, run)
 
+    def announce_end(self, run_id: str, until_s: float) -> None:
+        """List the end of a run of this process that is about to be closed."""
+        if run_id in self._own:
+            _listed.put(self._machine, self._own[run_id]._replace(until_s=until_s))
+
     def leave(self, run_id: str, until_s: float | None) -> None:
         """Record the end of the run; without a time it counts nothing."""
         run = self._own.pop(run_id, None)
@@ -527,6 +532,14 @@ class Presence:
                 self._written[other.run_id] = other
                 now_s = self._session.clock.now_s()
                 journal.add_event({"type": EVENT, "time_s": now_s, **other._asdict()})
+
+    def announce_end(self, end_s: float) -> None:
+        """List the end of the run before its last readings are taken, which may take seconds.
+
+        A run that ends meanwhile would leave the time until its own end to this one.
+        """
+        if self._listed and self._nodes is not None:
+            self._nodes.announce_end(self._run.run_id, end_s)
 
     def end(self, result: WindowResult, end_s: float) -> SharedTime | None:
         """Record the end of the run; return the shared time."""

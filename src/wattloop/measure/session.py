@@ -426,6 +426,7 @@ class Session:
             if self.closed is not None:
                 return self.closed
             end_s = self.ended_s = self.clock.now_s() if end_s is None else end_s
+            self._presence.announce_end(end_s)
             hung = not self.reader.stop(end_s)
             if hung and self._journal.wait_for_writer():
                 hung = not self.reader.stop(end_s)
