@@ -26,13 +26,15 @@ def scattered(machine: Machine, figure: str, *values: float) -> None:
 
 
 def test_joules_are_compared_where_there_is_a_sensor(machine: Machine) -> None:
-    """Promise: 0 where noise leaves it unclear, 1 and a Markdown table for more, 0 for less."""
+    """Promise: 3 where noise leaves it unclear, 1 and a Markdown table for more, 0 for less."""
     code, _, said = check(machine, 0.1, "--update")
     assert code == 0
     assert "b.json: nap: energy" in said
     scattered(machine, "energy", 1.0, 5_000.0)
     code, printed, _ = check(machine, 0.1, "--json", "same.json")
-    assert (code, "energy (measured)" in printed) == (0, True)
+    assert (code, "energy (measured)" in printed) == (3, True)
+    code, _, said = check(machine, 0.1, "--strict")
+    assert (code, "cannot tell" in said) == (1, True)
     same = json.loads((machine.folder / "same.json").read_text())
     assert same["verdict"] == "unclear"
     assert same["parts"] == ["cpu:0/package"]
@@ -57,7 +59,7 @@ def test_without_a_sensor_cpu_time_is_compared_and_said(bare: Machine) -> None:
     judged = json.loads((bare.folder / "b.json").read_text())["entries"]["nap"][0]["judged"]
     scattered(bare, judged, 0.0001, 1e12)
     code, printed, said = check(bare, 0.01, "--json", "-")
-    assert code == 0, said
+    assert code == 3, said
     found = json.loads(printed)
     assert found["judged"]["figure"] in ("cpu_time", "instructions")
     assert found["provenance"] == "counted"
@@ -82,7 +84,7 @@ def test_a_baseline_in_joules_is_not_compared_with_seconds(machine: Machine) -> 
     assert "judges energy, and here it would be" in said
     scattered(machine, "cpu_time", 0.0001, 1_000.0)
     code, _, _ = check(blind, 0.02, "--figure", "cpu_time")
-    assert code == 0
+    assert code == 3
 
 
 @pytest.mark.parametrize(

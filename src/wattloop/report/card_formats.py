@@ -107,7 +107,7 @@ def _boamps(card: Card, stated: Mapping[str, Any]) -> str:
     algorithm = {
         "algorithmName": stated.get("algorithm") or NOT_STATED,
         "foundationModelName": stated.get("base_model"),
-        "parametersNumber": stated["parameters"] / 1e9 if "parameters" in stated else None,
+        "parametersNumber": _billions(stated.get("parameters")),
         "trainingType": stated.get("training_type"),
     }
     report: dict[str, Any] = {
@@ -136,7 +136,7 @@ def _boamps(card: Card, stated: Mapping[str, Any]) -> str:
                 "version": __version__,
                 "cpuTrackingMode": _tracking(card, "cpu"),
                 "gpuTrackingMode": _tracking(card, "gpu"),
-                "powerConsumption": energy.value / J_PER_KWH,
+                "powerConsumption": float(energy.value) / J_PER_KWH,
                 "measurementDuration": _value(card, "training_time"),
                 "measurementDateTime": began,
             }
@@ -154,6 +154,10 @@ def _boamps(card: Card, stated: Mapping[str, Any]) -> str:
         "quality": _quality(energy),
     }
     return json.dumps(_without_none(report), indent=2, ensure_ascii=False) + "\n"
+
+
+def _billions(parameters: float | None) -> float | None:
+    return None if parameters is None else parameters / 1e9
 
 
 def _quality(energy: CardFigure) -> str | None:

@@ -12,7 +12,7 @@ from wattloop.check.baselines import Baseline
 from wattloop.check.figures import Execution, FigureKind, format_figure, judged_kind
 from wattloop.check.markdown import HEADERS, comparison_markdown, judgement_row
 from wattloop.check.measurement import CommandFigures
-from wattloop.check.verdict import BaselineComparison, mean_and_noise
+from wattloop.check.verdict import BaselineComparison, EnergyVerdict, mean_and_noise
 from wattloop.cli.app import MeterOptions, Verb
 from wattloop.cli.options import argument, file_option, option
 from wattloop.cli.output import check_target, is_terminal, print_rows, say, write_json, write_text
@@ -71,13 +71,13 @@ def _remarks(found: BaselineComparison, done: CommandFigures) -> list[str]:
 
 
 app = Verb()
-REGRESSION = 1
+REGRESSION, UNCLEAR = 1, 3
 
 
 @app.command(
     context_settings={"allow_interspersed_args": False},
     epilog="Example: wattloop check --baseline energy.json --repeats 5 -- python train.py. "
-    "Exit code 1 for a regression, 2 for what cannot be compared.",
+    "Exit code 1 for a regression, 2 for what cannot be compared, 3 when noise hides the answer.",
 )
 def check(  # noqa: PLR0913 - one parameter per option
     command: list[str] = argument("PROGRAM", "What to check, and its arguments."),
@@ -94,6 +94,7 @@ def check(  # noqa: PLR0913 - one parameter per option
     other_machine: bool = option(
         "--other-machine", "Compare also with another kind of machine.", False
     ),
+    strict: bool = option("--strict", "Fail with 1 when noise hides the answer.", False),
     markdown: str | None = file_option(
         "--markdown FILE", "Write a table for the pull request.", None
     ),
@@ -139,7 +140,9 @@ def check(  # noqa: PLR0913 - one parameter per option
         label, before, now, kind, machine=machine, tolerance=allowed, chosen=wanted is not None
     )
     report(found, done, markdown, given.json_file)
-    raise typer.Exit(REGRESSION if found.verdict.value == "regression" else 0)
+    if found.verdict is EnergyVerdict.UNCLEAR:
+        raise typer.Exit(REGRESSION if strict else UNCLEAR)
+    raise typer.Exit(REGRESSION if found.verdict is EnergyVerdict.REGRESSION else 0)
 
 
 def _kind(figure: str | None) -> "FigureKind | None":
