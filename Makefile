@@ -7,6 +7,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
 EXTRAS := torch,hf,lightning,keras,sklearn,mpi,visa,parquet,postgres,tensorboard,figures,report,serve,numba,jax,ray,tune,analyze
 SOURCES := src tests benchmarks examples
 FOUND_SOURCES := $(wildcard $(SOURCES))
@@ -20,7 +21,7 @@ DEMO_FOLDER ?= build/demo
 # of programs.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check format format-check lint types ratchet imports lock audit bench clean
+.PHONY: help setup demo docs test check format format-check lint types ratchet imports lock audit bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | \
@@ -34,7 +35,11 @@ demo: $(STAMP)  ## the whole loop without a GPU: measure, tune, sweep, predict, 
 test: $(STAMP)  ## run the tests, with a PostgreSQL server of their own where it is installed
 	sh scripts/with-postgres.sh $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-check: format-check lint types imports ratchet test  ## format, lint, types, import rules, ratchet and tests: what CI runs
+check: format-check lint types imports ratchet docs test  ## format, lint, types, import rules, ratchet, site and tests: what CI runs
+
+docs: $(DOCS_STAMP)  ## build the documentation site into build/site; broken links and anchors fail
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python scripts/check_site.py build/site
 
 format: $(STAMP)  ## rewrite the code in the project's format
 	$(BIN)/ruff format $(FOUND_SOURCES)
@@ -83,3 +88,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
 	    --requirement requirements-dev.txt --editable '.[$(EXTRAS)]'
 	@touch $(STAMP)
+
+$(DOCS_STAMP): $(STAMP) requirements-docs.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement requirements-docs.txt
+	@touch $(DOCS_STAMP)

@@ -2,7 +2,7 @@
 
 Usage: python scripts/lock.py EXTRAS
 
-pip resolves the package with these extras and the tools of requirements-dev.txt, and installs
+pip resolves the package with these extras and the tools of requirements-*.txt, and installs
 nothing. The pins above the marker are chosen by hand and kept. Versions are those that the lowest
 supported Python takes, so run it with that one; later Pythons take the same or are named.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "constraints.txt"
+TOOLS = ("requirements-dev.txt", "requirements-docs.txt")
 MARKER = "# Below this line: written by `make lock`."
 
 
@@ -46,7 +47,9 @@ def resolved(extras: str, by_hand: str) -> list[tuple[str, str]]:
         chosen.write_text(by_hand)
         words = ["install", "--dry-run", "--ignore-installed", "--quiet"]
         words += ["--report", str(report), "--constraint", str(chosen)]
-        words += ["--requirement", str(ROOT / "requirements-dev.txt"), f"{ROOT}[{extras}]"]
+        for tools in TOOLS:
+            words += ["--requirement", str(ROOT / tools)]
+        words.append(f"{ROOT}[{extras}]")
         subprocess.run([sys.executable, "-m", "pip", *words], check=True)
         found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
     # a local version (2.13.0+cpu) says which build a registry gave, not which release it is

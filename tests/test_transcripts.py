@@ -1,0 +1,46 @@
+"""Promises of the pages for newcomers: their commands run, and print what the pages show."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.transcripts import Session, follow, not_printed, shape, steps_of
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    "docs/start.md": (),
+    "docs/tutorials/student.md": ("torch", "vl_convert"),
+    "docs/tutorials/hugging-face.md": ("torch", "transformers", "accelerate", "vl_convert"),
+    "docs/tutorials/researcher.md": ("vl_convert",),
+    "docs/tutorials/operator.md": (),
+}
+"""Pages that are followed from top to bottom, with the libraries they need."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
+    """Every command works in the order of the page, and prints the lines below it."""
+    for library in PAGES[page]:
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    assert follow((ROOT / page).read_text("utf-8"), Session(tmp_path)) == []
+
+
+def test_a_line_that_changed_is_found() -> None:
+    """Numbers, units, widths and identifiers may differ; words, their order and columns may not."""
+    printed = ["cap    time", "700 W  98 ms   run 20260101-000000-abcdef +1.2% ± 3.4%"]
+    same = (
+        "cap  time",
+        "500 W  2.06 s  run 20251231-235959-012345 -0.1% ± 2% (within uncertainty)",
+    )
+    assert not_printed((*same, "...", ""), printed) == []
+    assert not_printed(("cap   energy",), printed) == ["cap   energy"]
+    assert not_printed(("500 W  2.06 s",), printed) == ["500 W  2.06 s"]
+    assert not_printed(("500 W  2.06 s ...",), printed) == []
+    assert not shape("best cap: 500 W").fullmatch("best cap: none")
+
+
+def test_commands_are_read_with_what_they_show() -> None:
+    """A backslash continues a command; a block may have several."""
+    first, second = steps_of("$ wattloop run \\\n    -- true\nline\n$ wattloop devices\n")
+    assert (first.command, first.shown) == ("wattloop run -- true", ("line",))
+    assert (second.command, second.shown) == ("wattloop devices", ())
