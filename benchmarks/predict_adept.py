@@ -14,8 +14,8 @@ from bars import Bar, Page, arguments, publish
 from predict_adept_fits import ROOFLINE, Errors, Fits, all_fits, errors_of
 from predict_adept_tables import ablation, by_part, parameters, refinement, saturations, thesis_rows
 from predict_points import Measured, measured_points, steps_file
-from wattloop.predict.models.adept.calibration import AdeptSearch
 from wattloop.predict.models.adept.equations import save_shipped
+from wattloop.predict.models.adept.model import AdeptSearch
 from wattloop.predict.models.model import MeasuredStep
 
 ITERATIONS = 300

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.predict.models.adept import Adept
-from wattloop.predict.models.adept.calibration import AdeptSearch
 from wattloop.predict.models.adept.equations import ALBERT, BF16, SATURATIONS, STAGES
+from wattloop.predict.models.adept.model import AdeptSearch
 from wattloop.predict.models.model import MeasuredStep, Model
 from wattloop.predict.models.roofline import Roofline
 

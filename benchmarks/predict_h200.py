@@ -127,7 +127,7 @@ def _model(name: str, quick: bool) -> Model:
         # a fit starts from what microbenchmarks gave, whatever steps were fitted before
         return KernelModel() if quick else KernelModel.for_gpu(gpu_named("h200"))
     if name == "adept":
-        from wattloop.predict.models.adept.calibration import AdeptSearch
+        from wattloop.predict.models.adept.model import AdeptSearch
 
         return KeptAdept(search=AdeptSearch(iterations=5 if quick else 150))
     if name == "roofline":

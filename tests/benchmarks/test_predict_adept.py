@@ -14,8 +14,8 @@ from tests.predict.models.made import PLACE, addition, conv, gemm, workload
 
 from predict_adept_fits import Fits, all_fits, errors_of  # programs beside the package
 from predict_adept_tables import ablation, by_part, parameters, refinement, saturations, thesis_rows
-from wattloop.predict.models.adept.calibration import AdeptSearch
 from wattloop.predict.models.adept.equations import PARAMETERS, SATURATIONS, STAGES
+from wattloop.predict.models.adept.model import AdeptSearch
 from wattloop.predict.models.model import MeasuredStep
 
 SHORT = AdeptSearch(iterations=1, population=1, polish=1)

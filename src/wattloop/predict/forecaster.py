@@ -1,6 +1,7 @@
 """Forecaster: choose the model, trace the workload once, and predict."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 TRACED = (
-    "batch", "seq", "image", "precision", "optimizer", "style", "training", "head", "stated",
+    "batch", "seq", "image", "precision", "style", "training", "head", "stated",
     "compile",
 )  # fmt: skip
 """Fields that a trace depends on, in addition to the model."""
+HELD = ("step", "optimizer", "inputs", "trainer")
+"""The same, of which the identity counts."""
 SPEC_ONLY = "spec-only"
 MUCH_UNRULED = 0.05
 """Share of the bytes above which operations without a rule cause a warning."""
@@ -133,6 +136,10 @@ class Forecaster:
         passes = question.accumulate
         key = (
             question.model if isinstance(question.model, str) else _Held(question.model),
+            *(
+                _Held(getattr(question, name))
+                for name in ("step", "optimizer", "inputs", "trainer")
+            ),
             *(getattr(question, name) for name in TRACED),
             passes is not None and passes > 1,  # gradients are then added to those of the last pass
         )
@@ -226,8 +233,9 @@ def _warnings(workload: Workload, gpu: Gpu, question: Question) -> tuple[str, ..
 
 
 def predict(
-    model: Any,
+    model: Any = None,
     *,
+    step: Callable[..., Any] | None = None,
     steps: int | None = None,
     epochs: float | None = None,
     samples: int | None = None,
@@ -240,9 +248,16 @@ def predict(
         forecast = predict(model, inputs=images, precision="bf16", gpu="h200")
         print(forecast.prediction.step_s, forecast.prediction.power_w, forecast.fits)
 
+        forecast = predict(step=train_step, model=model, optimizer=optimizer, gpu="h200")
+        forecast = predict(trainer, gpu="h200")  # of Hugging Face
+
     Args:
         model: an `nn.Module`, a `Workload`, or a name: `hf:gpt2`, `torch:package.module:factory`,
-            `file.py:factory`, `FILE.json` (a saved workload).
+            `file.py:factory`, `FILE.json` (a saved workload), a Trainer of Hugging Face, or a
+            Lightning module.
+        step: your training step as it is: a function that takes a batch, computes the loss, calls
+            backward() and steps the optimizer. It runs on fake tensors, and nothing of yours
+            changes.
         steps: of the run, whose time, energy, cost and carbon are then in `run`.
         epochs: passes over the data, instead of `steps`; with `samples`.
         samples: of the data set.
@@ -250,10 +265,15 @@ def predict(
         settings: tariff, carbon intensity and PUE for `run`; none unless given.
         request: further fields of `Question`: gpu, gpus, batch, seq, image, precision, optimizer,
             style, accumulate, compile, training, cap_w, clock_mhz, samples_s, network_bytes_s,
-            host_speed, head, stated, inputs, loss, estimator, calibration.
+            host_speed, head, stated, inputs, loss, trainer, estimator, calibration.
 
     Raises:
         ConfigError: a part of the question is wrong; the message names it and the remedy.
     """
+    if model is None and step is None:
+        raise ConfigError(
+            "model: say what to predict: a model, a name such as 'hf:gpt2', or step=, your "
+            "training step"
+        )
     length = RunLength(steps, epochs, samples, node, settings or Settings())
-    return length.of(Forecaster().answer(Question(model, **request)))
+    return length.of(Forecaster().answer(Question(model, step=step, **request)))

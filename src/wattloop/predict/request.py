@@ -40,13 +40,15 @@ class Question:
 
     Attributes:
         model: `hf:gpt2`, `torch:package.module:factory`, `file.py:factory`, `FILE.json` (a saved
-            workload), a module of torch, or a `Workload`.
+            workload), a module of torch, a `Workload`, a Trainer of Hugging Face, or a Lightning
+            module. With `step`, the module that it trains, or None.
         gpu: name of the GPU, such as `h200`, or a YAML file that describes one.
         gpus: how many train together, data parallel; `batch` is that of each.
         batch, seq, image: samples of one pass on one GPU, tokens of a sample, and its height and
             width in pixels.
         precision: one of `PRECISIONS`; `fp32` unless given.
-        optimizer, style: `adamw` unless given, and `loop`, `foreach` (the default) or `fused`.
+        optimizer, style: a name, or an optimizer of torch, `adamw` unless given; and `loop`,
+            `foreach` (the default) or `fused`.
         accumulate: passes per optimizer step.
         compile: mode of `torch.compile(model)`: `default`, `reduce-overhead`, or `none`, the
             default.
@@ -61,6 +63,10 @@ class Question:
         inputs: of a module: a tensor, a tuple or a dict of them, best on the `meta` device;
             guessed from its layers unless given.
         loss: of a module: takes its output; guessed from the output unless given.
+        step: a function that makes one training step as it is written: batch, forward pass, loss,
+            backward pass, optimizer. It runs on fake tensors and changes nothing. Arguments that
+            it has come from `inputs`; `optimizer` is then the optimizer that it uses, or several.
+        trainer: Lightning's Trainer, whose precision, accumulation and clipping are taken.
         estimator: `kernels`, `adept` or `roofline`.
         calibration: a file of constants, instead of those known for the GPU.
     """
@@ -72,7 +78,7 @@ class Question:
     seq: int | None = None
     image: int | None = None
     precision: str | None = None
-    optimizer: str | None = None
+    optimizer: Any = None
     style: str | None = None
     accumulate: int | None = None
     compile: str | None = None
@@ -86,6 +92,8 @@ class Question:
     stated: tuple[str, ...] = ()
     inputs: Any = None
     loss: Callable[..., Any] | None = None
+    step: Callable[..., Any] | None = None
+    trainer: Any = None
     estimator: str = "kernels"
     calibration: str | None = None
 
@@ -162,10 +170,10 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _check_optimizer(optimizer: str | None, style: str | None) -> None:
+def _check_optimizer(optimizer: Any, style: str | None) -> None:
     from wattloop.predict.workload.costs.optimizer import OPTIMIZERS, STYLES
 
-    if optimizer is not None and optimizer not in OPTIMIZERS:
+    if isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
         raise ConfigError(f"optimizer {optimizer}: unknown; choose one of {', '.join(OPTIMIZERS)}")
     if style is not None and style not in STYLES:
         raise ConfigError(f"style {style}: unknown; choose one of {', '.join(STYLES)}")
@@ -225,6 +233,9 @@ def request_workload(question: Question, *, cache: bool = False) -> Workload:
     from wattloop.predict.sources.source import is_saved_workload
 
     model = question.model
+    if question.step is not None and isinstance(model, (str, Workload)):
+        name = model if isinstance(model, str) else model.name
+        raise ConfigError(f"step: model {name} is traced without one; leave the model out")
     if isinstance(model, Workload):
         return _as_asked(model, question, model.name)
     if isinstance(model, str) and is_saved_workload(model):
@@ -242,6 +253,12 @@ def request_workload(question: Question, *, cache: bool = False) -> Workload:
                 f"{', '.join(PRECISIONS)}; trace the model again"
             )
         return _as_asked(workload, question, model)
+    if not isinstance(model, str):
+        from wattloop.predict.sources.training_step import has_step, step_workload
+
+        if has_step(question):
+            with _one_at_a_time:
+                return step_workload(question)
     if not cache:
         return _traced(question)
     from wattloop.predict.workload.files import cached_workload

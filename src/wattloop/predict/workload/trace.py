@@ -31,6 +31,7 @@ class TraceRequest:
     batch: int | None = None
     merge: bool = True
     compile: str = ""
+    step: Callable[[], Any] | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -55,17 +56,23 @@ class TraceRequest:
             rule = rule_of(self.optimizer)
             if self.style == "fused" and rule.fused is None:
                 raise ConfigError(f"torch has no fused {self.optimizer}; use style 'foreach'")
-        elif self.optimizer and not callable(self.optimizer):
+        elif self.optimizer and not (callable(self.optimizer) or _is_optimizers(self.optimizer)):
             raise ConfigError(
-                f"optimizer: expected one of {', '.join(OPTIMIZERS)}, a function or None, got "
-                f"{type(self.optimizer).__name__}"
+                f"optimizer: expected one of {', '.join(OPTIMIZERS)}, an optimizer of torch, a "
+                f"function or None, got {type(self.optimizer).__name__}"
             )
+
+
+def _is_optimizers(value: Any) -> bool:
+    listed = value if isinstance(value, (list, tuple)) else [value]
+    return all(hasattr(each, "param_groups") for each in listed)
 
 
 def trace(  # noqa: PLR0913 - most have a default
     model: Any,
-    inputs: Any,
+    inputs: Any = None,
     *,
+    step: Callable[[], Any] | None = None,
     targets: Any = None,
     loss: Callable[..., Any] | str | None = None,
     precision: str = "fp32",
@@ -88,13 +95,17 @@ def trace(  # noqa: PLR0913 - most have a default
         inputs: of the model: a tensor, a tuple of them, or a dictionary by name; only shapes and
             types count, so `torch.empty(..., device="meta")` will do. Or a function that gives
             them.
+        step: the training step itself, a function without arguments: batch, forward pass, loss,
+            backward pass and optimizer as they are. It runs on fake tensors, and nothing that it
+            refers to changes. `inputs`, `targets` and `loss` are then not needed, and `optimizer`
+            is the optimizer that it uses, or several; the step ends when each has stepped.
         targets: given to `loss` after the model's output.
         loss: `loss(output, targets)`, or `loss(output)` without targets; `"cross_entropy"` and
             `"mse"` make targets that fit. By default the loss in the model's own output, else the
             mean of it.
         precision: `fp32`, `tf32` (products and convolutions), `bf16` or `fp16` (autocast).
         optimizer: `adamw`, `adam`, `sgd`, `sgd+momentum`, `rmsprop` (`+decay` for weight decay), a
-            function from parameters to a `torch.optim` optimizer, or None for no step.
+            `torch.optim` optimizer, a function from parameters to one, or None for no step.
         style: of the optimizer: `loop`, `foreach` (torch's default on CUDA) or `fused`.
         training: False for the forward pass alone, without gradients.
         accumulate: passes before the optimizer.
@@ -122,6 +133,7 @@ def trace(  # noqa: PLR0913 - most have a default
         batch=batch,
         name=name,
         compile=compile or "",
+        step=step,
     )
     try:
         import torch  # noqa: F401 - only to say in good time that it is missing
@@ -132,7 +144,7 @@ def trace(  # noqa: PLR0913 - most have a default
         ) from problem
     from wattloop.predict.workload.tracing.step import traced
 
-    if not cache:
+    if not cache or step is not None:
         return traced(request)
     from wattloop.predict.workload.tracing.identity import identity_of
 

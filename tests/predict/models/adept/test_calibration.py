@@ -5,9 +5,9 @@ import pytest
 
 from tests.predict.models.made import PLACE, addition, conv, gemm, workload
 from wattloop.predict.models.adept import Adept
-from wattloop.predict.models.adept.calibration import AdeptObjective, AdeptSearch, free_parameters
 from wattloop.predict.models.adept.equations import ALBERT, BF16, PARAMETERS, STAGES, step_of
 from wattloop.predict.models.adept.features import AdeptFeatures
+from wattloop.predict.models.adept.model import AdeptObjective, AdeptSearch, free_parameters
 from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.workload.workload import Workload
 

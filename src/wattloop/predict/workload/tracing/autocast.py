@@ -65,6 +65,10 @@ class WeightCasts:
         self._made.clear()
         self._keeps = False
 
+    def keep(self) -> None:
+        """Cache casts again: a further forward pass begins."""
+        self._keeps = True
+
     def low(self, value: Any) -> Any:
         """Return the value as autocast gives it to an operation of low precision."""
         dtype = torch.get_autocast_dtype("cpu")
@@ -185,6 +189,8 @@ def _overload(name: str) -> Any:
     return getattr(packet, overload or "default", None) if packet is not None else None
 
 
+LOW_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""Types of autocast, by precision."""
 _LISTS_RMS_NORM = "2.12"
 """Since then CUDA's autocast computes RMS norms in fp32 (2.11 does not yet, 2.13 does)."""
 _LOWER = """

@@ -242,7 +242,7 @@ class Blocks:
         self._called: set[int] = set()
         self._alike: dict[Any, Alike] = {}
         self.absorbed: set[int] = set()
-        self._find(model)
+        self.add(model)
 
     def times(self, block: int) -> int:
         """Return how often the operations of this call of a block happen."""
@@ -374,7 +374,7 @@ class Blocks:
             and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
         )
 
-    def _find(self, model: Any) -> None:
+    def add(self, model: Any) -> None:
         """Find modules of more than one layer, with their equal siblings."""
         siblings: dict[Any, list[Any]] = {}
         for parent, parent_path in [(each, name) for name, each in model.named_modules()]:
@@ -386,7 +386,7 @@ class Blocks:
                 kind = (parent_path, structure_of(each, name))
                 self._kinds[id(each)] = kind
                 siblings.setdefault(kind, []).append(each)
-        self._last = {id(each[-1]) for each in siblings.values() if len(each) > 1}
+        self._last |= {id(each[-1]) for each in siblings.values() if len(each) > 1}
 
     def _watching(self, kind: type) -> type:
         blocks = self

@@ -153,6 +153,8 @@ class Guesses:
         guessed: whether any number was read.
         reads: how many were.
         notes: one for each operation and module.
+        outside: whether the operation belongs to no module; set by the recorder.
+        is_user_step: whether code outside of modules is the user's, which may print any number.
     """
 
     def __init__(self, value: int = 0) -> None:
@@ -160,6 +162,8 @@ class Guesses:
         self.guessed = False
         self.reads = 0
         self.notes: dict[str, None] = {}
+        self.outside = False
+        self.is_user_step = False
 
     def run(self, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation, with a default where it depends on data."""
@@ -186,6 +190,8 @@ def _item(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any
     constant = getattr(tensor, "constant", None)
     if constant is not None or type(tensor) is torch.Tensor:
         return func(*args, **kwargs)
+    if self.is_user_step and self.outside:
+        return _as_read(tensor, self.value)
     self.reads += 1
     if self.reads > MOST_READS:
         raise ConfigError(
@@ -200,6 +206,10 @@ def _item(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any
     else:
         self.guessed = True
     self.note(f"a number read from a tensor in {_where(path)} is taken to be {value:g}")
+    return _as_read(tensor, value)
+
+
+def _as_read(tensor: Any, value: float) -> Any:
     if tensor.dtype == torch.bool:
         return bool(value)
     return float(value) if tensor.dtype.is_floating_point else round(value)

@@ -11,22 +11,24 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_map
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.workload.tracing.constant_tracking import Known, know
+from wattloop.predict.workload.tracing.torch_state import on_one_device
 
 
 @contextmanager
-def on_fake_weights(module: Any) -> Iterator[None]:
+def on_fake_weights(module: Any, known: dict[int, Any] | None = None) -> Iterator[None]:
     """Replace parameters and buffers by fake ones within this context.
 
-    Afterwards the model is restored, including attributes that its forward pass sets.
+    Afterwards the model is restored, including attributes that its forward pass sets. `known` has
+    the fake tensor of each real one by its identity, and gets those made here.
     """
     _no_lazy_ones(module)
     kept = [(each, dict(vars(each)), _contents(each)) for each in module.modules()]
-    known: dict[int, Any] = {}
+    known = {} if known is None else known
     for each, attributes, _ in kept:
         for held in (each._parameters, each._buffers):
             for name, tensor in held.items():
@@ -54,9 +56,128 @@ def _contents(module: Any) -> list[tuple[Any, Any]]:
 
 def _stand_in(tensor: Any, known: dict[int, Any]) -> Any:
     """Return the same fake tensor each time for a tensor."""
+    if getattr(tensor, "wattloop_stand_in", False):
+        return tensor
     if id(tensor) not in known:
-        known[id(tensor)] = _fake_weight(tensor)
+        made = _fake_weight(tensor)
+        made.wattloop_stand_in = True
+        known[id(tensor)] = made
     return known[id(tensor)]
+
+
+class StandIns(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed here
+    """Mode in which a fake tensor stands in for each real one that belongs to the step.
+
+    Those are tensors of any device but the CPU, and tensors that require a gradient. Tensors of the
+    CPU that meet a fake one become fake by the fake mode itself. Devices of GPUs mean the CPU.
+
+    Args:
+        known: real tensor's identity -> fake tensor; shared with `on_fake_weights`.
+        runs_host_code: tells whether operations among CPU tensors alone, such as the making of a
+            batch, run for real now.
+    """
+
+    def __init__(
+        self, known: dict[int, Any] | None = None, runs_host_code: Callable[[], bool] | None = None
+    ) -> None:
+        super().__init__()
+        self._known: dict[int, Any] = {} if known is None else known
+        self._runs_host_code = runs_host_code or (lambda: False)
+        self._originals: list[Any] = []
+        """Real tensors, so that no later one gets the same identity."""
+        self._host: dict[int, Any] = {}
+        """Storages that host code made, and may change."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _STAYS:
+            return args[0]
+        args, kwargs = on_one_device(func, args, kwargs, "cpu")
+        tensors = [each for each in tree_flatten((args, kwargs))[0] if _is_tensor(each)]
+        if any(isinstance(each, FakeTensor) or self._belongs(each) for each in tensors):
+            args, kwargs = tree_map(self.of, (args, kwargs))
+            if func in _VALUES:
+                return _no_values(func, *args)
+            return func(*args, **kwargs)
+        if self._runs_host_code() and not self._changes_foreign(func, tensors, kwargs):
+            with _disable_current_modes():
+                made = func(*args, **kwargs)
+                for each in tree_flatten(made)[0]:
+                    if _is_tensor(each) and each.device.type == "cpu":
+                        self._host[each.untyped_storage()._cdata] = each
+            return made
+        return func(*args, **kwargs)
+
+    @contextmanager
+    def in_backward(self) -> Iterator[None]:
+        """Keep the mode active in backward passes, which compute checkpointed layers again.
+
+        A mode is not active in the functions that it handles, `Tensor.backward` among them.
+        """
+        original = torch.autograd._engine_run_backward
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return original(*args, **kwargs)
+
+        torch.autograd._engine_run_backward = run
+        try:
+            yield
+        finally:
+            torch.autograd._engine_run_backward = original
+
+    def of(self, value: Any) -> Any:
+        """Return the fake tensor that stands in for a real one; other values as they are."""
+        if not _is_tensor(value) or isinstance(value, FakeTensor) or not self._belongs(value):
+            return value
+        if id(value) not in self._known:
+            self._originals.append(value)
+            with torch.inference_mode(False), torch.enable_grad():
+                return _stand_in(value, self._known)
+        return self._known[id(value)]
+
+    def _belongs(self, tensor: Any) -> bool:
+        if id(tensor) in self._known:
+            return True
+        with torch._C.DisableTorchFunction():
+            return bool(tensor.requires_grad or tensor.device.type != "cpu")
+
+    def _changes_foreign(self, func: Any, tensors: list[Any], kwargs: Any) -> bool:
+        """Return whether an operation changes a tensor that existed before the step."""
+        name = getattr(func, "__name__", "")
+        changes = "out" in kwargs or name in _CHANGING or (name[-1:] == "_" and name[-2:] != "__")
+        return changes and any(each.untyped_storage()._cdata not in self._host for each in tensors)
+
+
+_STAYS = (torch.Tensor.cuda, torch.Tensor.pin_memory)
+_VALUES = (
+    torch.Tensor.numpy,
+    torch.Tensor.tolist,
+    torch.Tensor.__array__,
+    torch.Tensor.__format__,
+)
+_IN_PLACE = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
+_CHANGING = frozenset(
+    ["__setitem__", "__set__", "__delete__", *(f"__i{name}__" for name in _IN_PLACE)]
+)
+
+
+def _no_values(func: Any, tensor: Any, *more: Any) -> Any:
+    """Return zeros in the place of the values of a fake tensor."""
+    import numpy
+
+    if func is torch.Tensor.__format__:
+        return str(tensor) if tensor.dim() else format(0.0, *more)
+
+    kind = str(tensor.dtype).removeprefix("torch.")
+    zeros = numpy.zeros(tuple(tensor.shape), "float32" if kind == "bfloat16" else kind)
+    return zeros.tolist() if func is torch.Tensor.tolist else zeros
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _away(value: Any, known: dict[int, Any]) -> Any:
@@ -75,7 +196,7 @@ def _fake_weight(tensor: Any) -> Any:
             value = tensor.item()
         if isinstance(value, (int, float)):
             know(made, Known(value))
-    return made
+    return made.requires_grad_() if tensor.requires_grad else made
 
 
 def _no_lazy_ones(module: Any) -> None:

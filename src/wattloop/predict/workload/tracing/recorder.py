@@ -51,21 +51,32 @@ class Paths:
         backward: set by the tracer; modules called from then on are computed again.
     """
 
-    def __init__(self, model: Any) -> None:
-        self.names: dict[int, str] = {id(each): name for name, each in model.named_modules()}
+    def __init__(self, model: Any = None) -> None:
+        self.names: dict[int, str] = {}
         self.calls: dict[int, int] = {}
         self.block = -1
         self.backward = False
         self.accumulating = False
         self.in_model = False
-        self._owners: dict[int, str] = {
-            id(parameter): name.rpartition(".")[0] for name, parameter in model.named_parameters()
-        }
+        self._owners: dict[int, str] = {}
         self._blocks: dict[str, int] = {}
         self._stack: list[str] = []
         self._numbers: list[int] = []
         self._entered: list[Spot] = []
         self._entered_inside: list[bool] = []
+        if model is not None:
+            self.add(model)
+
+    def add(self, model: Any, prefix: str = "") -> None:
+        """Name the modules of a model, except those that have a name."""
+        for name, each in model.named_modules(prefix=prefix):
+            self.names.setdefault(id(each), name)
+        for name, parameter in model.named_parameters(prefix=prefix):
+            self._owners.setdefault(id(parameter), name.rpartition(".")[0])
+
+    @property
+    def inside_module(self) -> bool:
+        return bool(self._stack)
 
     @property
     def recomputing(self) -> bool:
@@ -159,13 +170,19 @@ class LiveMemory:
     `resident` storages (parameters, buffers, inputs) are known from the start and not counted.
     """
 
-    def __init__(self, resident: Sequence[Any]) -> None:
+    def __init__(self, resident: Sequence[Any] = ()) -> None:
         self.live_bytes = 0
         self.peak_bytes = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
+        self._resident: list[Any] = []
+        self._known: set[int] = set()
+        self.add_resident(resident)
+
+    def add_resident(self, tensors: Sequence[Any]) -> None:
         # References, so that no later storage gets the same identity.
-        self._resident = [each.untyped_storage() for each in resident]
-        self._known = {each._cdata for each in self._resident}
+        storages = [each.untyped_storage() for each in tensors]
+        self._resident += storages
+        self._known.update(each._cdata for each in storages)
 
     def add_tensors(self, tensors: Sequence[Any]) -> None:
         """Record tensors that an operation made, or their views."""
@@ -225,18 +242,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
         self.rises: dict[int, list[int]] = {}
         self.skipped_levels: dict[int, list[int]] = {}
         self._precision = precision
-        self._guesses = guesses
+        self.guesses = guesses
         self._names: dict[Any, str] = {}
         self._pauses = 0
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Run operations within this context without recording them."""
-        self._pauses += 1
+        self.pause()
         try:
             yield
         finally:
-            self._pauses -= 1
+            self.resume()
+
+    def pause(self) -> None:
+        self._pauses += 1
+
+    def resume(self) -> None:
+        self._pauses -= 1
 
     def peak_bytes(self) -> int:
         """Return the peak memory, with the backward passes of skipped calls."""
@@ -248,17 +271,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._pauses:
-            return func(*args, **kwargs)
         name = self._names.get(func)
         if name is None:
             name = self._names[func] = str(func).rpartition(".")[0]
         if name.startswith(("prim.", "profiler.")):
             return func(*args, **kwargs)
+        if self._pauses:
+            self.guesses.outside = not self.paths.inside_module
+            return self.guesses.run(name, "", func, args, kwargs)
         path, block = self.paths.current()
+        self.guesses.outside = not self.paths.in_model
         start = self.memory.live_bytes
         try:
-            result = self._guesses.run(name, path, func, args, kwargs)
+            result = self.guesses.run(name, path, func, args, kwargs)
         except Exception:  # whatever it is goes on to the caller, which names operation and module
             self.failed = self.failed or (name, path)
             raise
@@ -294,8 +319,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
 def counted_by_rules(model: Any, recorder: Recorder, precision: str) -> Iterator[None]:
     """Count outermost modules of `model` that have a rule by it within this context."""
     hooks = []
-    for path, module in model.named_modules():
-        rule = module_rule(module)
+    for module in model.modules():
+        rule, path = module_rule(module), recorder.paths.names[id(module)]
         if rule is None or path in recorder.ruled_paths:
             continue
         watcher = _Watcher(path, rule, recorder, precision)

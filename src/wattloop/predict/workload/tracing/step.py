@@ -19,13 +19,19 @@ from wattloop.predict.workload.fusion import StepGraph, compiled_step
 from wattloop.predict.workload.operation import Operation, Phase
 from wattloop.predict.workload.trace import TraceRequest
 from wattloop.predict.workload.tracing.autocast import (
+    LOW_TYPES,
     autocasting,
     cuda_autocast_is_ours,
     cuda_lists,
 )
 from wattloop.predict.workload.tracing.block_reuse import Blocks, joined, whole_step
 from wattloop.predict.workload.tracing.constant_tracking import Guesses
-from wattloop.predict.workload.tracing.fake_weights import faked, module_of, on_fake_weights
+from wattloop.predict.workload.tracing.fake_weights import (
+    StandIns,
+    faked,
+    module_of,
+    on_fake_weights,
+)
 from wattloop.predict.workload.tracing.fused_ops import whole_operations
 from wattloop.predict.workload.tracing.recorder import LiveMemory, Paths, Recorder, counted_by_rules
 from wattloop.predict.workload.tracing.torch_state import (
@@ -100,7 +106,7 @@ class Optimizing:
         name = (
             request.optimizer
             if isinstance(request.optimizer, str)
-            else _name_of(request.optimizer(list(trained)))
+            else name_of(_made_optimizer(request.optimizer, trained))
         )
         rule = rule_of(name)
         by_dtype: dict[str, list[int]] = {}
@@ -114,6 +120,10 @@ class Optimizing:
         whole = float(sum(each.numel() * each.element_size() for each in trained))
         spare = rule.spare * whole if request.style == "foreach" else 0.0
         return cls(name, tuple(made), rule.states * whole, spare)
+
+
+def _made_optimizer(optimizer: Any, trained: Sequence[Any]) -> Any:
+    return optimizer if hasattr(optimizer, "param_groups") else optimizer(list(trained))
 
 
 def _unscaling(name: str, by_dtype: dict[str, list[int]]) -> list[Operation]:
@@ -135,7 +145,7 @@ def _unscaling(name: str, by_dtype: dict[str, list[int]]) -> list[Operation]:
     return [*made, update]
 
 
-def _name_of(optimizer: Any) -> str:
+def name_of(optimizer: Any) -> str:
     kind = type(optimizer).__name__.lower()
     group = optimizer.param_groups[0]
     decays = bool(group.get("weight_decay"))
@@ -159,8 +169,6 @@ def _name_of(optimizer: Any) -> str:
 _ONE_AT_A_TIME = threading.Lock()
 _CUBLAS_BYTES = 32 * 2**20
 """Workspace that torch gives cuBLAS on GPUs since Hopper (8 MiB before)."""
-_LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Types of autocast, by precision."""
 
 
 def traced(request: TraceRequest) -> Workload:
@@ -168,7 +176,7 @@ def traced(request: TraceRequest) -> Workload:
     with _ONE_AT_A_TIME:
         try:
             return _guessing(request)
-        except _NotWhenSkipping:
+        except NotWhenSkipping:
             # Skipped blocks do not set attributes that the model may read afterwards.
             return _guessing(replace(request, merge=False))
 
@@ -176,16 +184,105 @@ def traced(request: TraceRequest) -> Workload:
 def _guessing(request: TraceRequest) -> Workload:
     guesses = Guesses(0)
     try:
-        return _Step(request, guesses).run()
+        return _once(request, guesses)
     except ConfigError:
         if not guesses.guessed:
             raise
     # A number read from a tensor was assumed to be 0, and that failed.
-    return _Step(request, Guesses(1)).run()
+    return _once(request, Guesses(1))
 
 
-class _NotWhenSkipping(ConfigError):
+def _once(request: TraceRequest, guesses: Guesses) -> Workload:
+    if request.step is None:
+        return _Step(request, guesses).run()
+    from wattloop.predict.workload.tracing.user_step import traced_step
+
+    return traced_step(request, guesses)
+
+
+class NotWhenSkipping(ConfigError):
     """Error after blocks were skipped, which may be the cause."""
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """Recording of one step, from which its workload is made.
+
+    Attributes:
+        recorder, blocks: what was recorded.
+        held: parameters and buffers.
+        given: inputs of one pass.
+        kept: gradients of earlier passes.
+        trained: parameters that require a gradient.
+        updated: those that have one.
+        activation_bytes: alive between forward and backward.
+    """
+
+    recorder: Recorder
+    blocks: Blocks
+    held: Sequence[Any]
+    given: Sequence[Any]
+    kept: Sequence[Any]
+    trained: Sequence[Any]
+    updated: Sequence[Any]
+    activation_bytes: float
+
+    def workload(self, request: TraceRequest, optimizing: Optimizing) -> Workload:
+        recorder, blocks = self.recorder, self.blocks
+        sizes = _sizes(self.updated)
+        modules = sum(calls * blocks.times(block) for block, calls in recorder.paths.calls.items())
+        resident = sum(_bytes(each) for each in (*self.held, *self.given, *self.kept))
+        states = optimizing.state_bytes
+        gradients = float(sum(_bytes(each) for each in self.updated))
+        # Memory during the optimizer step: parameters, gradients, states, and temporary tensors.
+        updating = (
+            resident - sum(_bytes(each) for each in self.kept) + gradients + optimizing.spare_bytes
+        )
+        activations = self.activation_bytes
+        rising = float(recorder.peak_bytes())
+        if request.accumulate > 1 and not self.kept:
+            rising = max(rising, activations + gradients)  # later passes begin with gradients
+        made = whole_step(recorder.operations, blocks)
+        if recorder.graph is not None:
+            compiled = compiled_step(recorder.graph)
+            made = joined(compiled.operations)
+            activations, rising, modules = compiled.saved_bytes, compiled.peak_bytes, 0
+        # Workspace of cuBLAS for each calling thread: forward, and backward.
+        workspaces = _CUBLAS_BYTES * (2 if request.training else 1)
+        peak = states + max(resident + rising, updating) + workspaces
+        operations = (
+            *made,
+            *joined(optimizing.operations),
+            *(accumulation(sizes, request.accumulate) if request.training else ()),
+        )
+        return Workload(
+            name=request.name,
+            operations=operations,
+            precision=request.precision,
+            optimizer=optimizing.name if request.training else "",
+            optimizer_style=request.style if optimizing.name and request.training else "",
+            batch=request.batch or _batch(self.given),
+            accumulate=request.accumulate,
+            training=request.training,
+            parameters=sum(each.numel() for each in self.trained),
+            parameter_bytes=float(
+                sum(_bytes(each) for each in self.held if isinstance(each, torch.nn.Parameter))
+            ),
+            gradient_bytes=gradients,
+            optimizer_bytes=states,
+            activation_bytes=activations,
+            peak_bytes=float(peak),
+            input_bytes=float(sum(_bytes(each) for each in self.given)),
+            compile_mode=request.compile,
+            modules=modules,
+            notes=tuple(recorder.guesses.notes),
+            origin={
+                "wattloop": __version__,
+                "torch": torch.__version__,
+                "gradient_sizes": sizes,
+                "inputs": [[list(each.shape), str(each.dtype)] for each in self.given],
+            },
+        )
 
 
 class _Step:
@@ -222,58 +319,9 @@ class _Step:
         activations = float(self._passes(module, inputs, targets, recorder, blocks))
         # An optimizer skips parameters without a gradient.
         updated = [each for each in trained if each.grad is not None]
-        optimizing = Optimizing.of(request, updated)
-        sizes = _sizes(updated)
-        modules = sum(calls * blocks.times(block) for block, calls in paths.calls.items())
-        resident = sum(_bytes(each) for each in (*held, *given, *kept))
-        states = optimizing.state_bytes
-        gradients = float(sum(_bytes(each) for each in updated))
-        # Memory during the optimizer step: parameters, gradients, states, and temporary tensors.
-        updating = (
-            resident - sum(_bytes(each) for each in kept) + gradients + optimizing.spare_bytes
-        )
-        rising = float(recorder.peak_bytes())
-        made = whole_step(recorder.operations, blocks)
-        if recorder.graph is not None:
-            compiled = compiled_step(recorder.graph)
-            made = joined(compiled.operations)
-            activations, rising, modules = compiled.saved_bytes, compiled.peak_bytes, 0
-        peak = states + max(resident + rising, updating) + self._workspaces()
-        operations = (
-            *made,
-            *joined(optimizing.operations),
-            *(accumulation(sizes, request.accumulate) if request.training else ()),
-        )
-        return Workload(
-            name=request.name or type(module).__name__,
-            operations=operations,
-            precision=request.precision,
-            optimizer=optimizing.name if request.training else "",
-            optimizer_style=request.style if optimizing.name and request.training else "",
-            batch=request.batch or _batch(given),
-            accumulate=request.accumulate,
-            training=request.training,
-            parameters=sum(each.numel() for each in trained),
-            parameter_bytes=float(sum(_bytes(each) for each in module.parameters())),
-            gradient_bytes=gradients,
-            optimizer_bytes=states,
-            activation_bytes=activations,
-            peak_bytes=float(peak),
-            input_bytes=float(sum(_bytes(each) for each in given)),
-            compile_mode=request.compile,
-            modules=modules,
-            notes=tuple(self.guesses.notes),
-            origin={
-                "wattloop": __version__,
-                "torch": torch.__version__,
-                "gradient_sizes": sizes,
-                "inputs": [[list(each.shape), str(each.dtype)] for each in given],
-            },
-        )
-
-    def _workspaces(self) -> int:
-        """Return the workspace of cuBLAS for each calling thread: forward, and backward."""
-        return _CUBLAS_BYTES * (2 if self.request.training else 1)
+        recorded = RecordedStep(recorder, blocks, held, given, kept, trained, updated, activations)
+        named = replace(request, name=request.name or type(module).__name__)
+        return recorded.workload(named, Optimizing.of(request, updated))
 
     def _passes(
         self,
@@ -287,6 +335,7 @@ class _Step:
         request = self.request
         with self._explained(recorder), ExitStack() as stack:
             compiled = bool(request.compile)
+            stack.enter_context(stack.enter_context(StandIns()).in_backward())
             stack.enter_context(whole_operations(self.guesses.note, compiled=compiled))
             if compiled:
                 stack.enter_context(masks_as_compiled())
@@ -298,7 +347,7 @@ class _Step:
             stack.enter_context(torch.set_grad_enabled(request.training))
             stack.enter_context(cuda_autocast_is_ours())
             weights = stack.enter_context(cuda_lists(blocks.here))
-            with autocasting(_LOW.get(request.precision), weights, blocks.forgetting):
+            with autocasting(LOW_TYPES.get(request.precision), weights, blocks.forgetting):
                 output = _called(module, inputs)
                 value = loss_of(request, output, targets, self.guesses)
             activations = recorder.memory.live_bytes
@@ -326,7 +375,7 @@ class _Step:
             where = f"module '{path}'" if path else "the model"
             what = f", operation '{op}'" if op else ""
             text = str(problem).strip().splitlines() or [type(problem).__name__]
-            kind = _NotWhenSkipping if recorder.skipped else ConfigError
+            kind = NotWhenSkipping if recorder.skipped else ConfigError
             raise kind(
                 f"the model does not run on these inputs, in {where}{what}: {text[0]}; check the "
                 "shapes and names of the inputs"
@@ -352,7 +401,7 @@ def _raised_in(problem: BaseException, paths: Paths) -> str:
     return found
 
 
-def _sizes(trained: list[Any]) -> dict[str, list[list[int]]]:
+def _sizes(trained: Sequence[Any]) -> dict[str, list[list[int]]]:
     """Return for each dtype the sizes of parameters and their counts."""
     sizes: dict[str, Counter[int]] = {}
     for each in trained:
@@ -360,7 +409,7 @@ def _sizes(trained: list[Any]) -> dict[str, list[list[int]]]:
     return {dtype: [list(each) for each in sorted(sizes[dtype].items())] for dtype in sizes}
 
 
-def _batch(given: list[Any]) -> int:
+def _batch(given: Sequence[Any]) -> int:
     return next((int(each.shape[0]) for each in given if each.dim()), 1)
 
 

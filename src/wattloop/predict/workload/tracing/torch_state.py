@@ -55,12 +55,17 @@ class OneDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed 
     ) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
-        kwargs = kwargs or {}
-        if _is_gpu(kwargs.get("device")):
-            kwargs = {**kwargs, "device": self._device}
-        if func is torch.Tensor.to:
-            args = tuple(self._device if _is_gpu(each) else each for each in args)
+        args, kwargs = on_one_device(func, args, kwargs or {}, self._device)
         return func(*args, **kwargs)
+
+
+def on_one_device(func: Any, args: Any, kwargs: Any, device: str) -> tuple[Any, Any]:
+    """Return arguments of a function of torch with `device` in the place of GPUs."""
+    if _is_gpu(kwargs.get("device")):
+        kwargs = {**kwargs, "device": device}
+    if func is torch.Tensor.to:
+        args = tuple(device if _is_gpu(each) else each for each in args)
+    return args, kwargs
 
 
 def _is_gpu(device: Any) -> bool:
