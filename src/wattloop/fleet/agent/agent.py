@@ -25,6 +25,7 @@ from wattloop.fleet.agent.job_caps import (
     save_refusal,
 )
 from wattloop.fleet.agent.job_events import EventQueue, JobEvent, MissingEpilogs
+from wattloop.fleet.agent.live_metrics import AgentMetrics
 from wattloop.fleet.agent.node_attribution import (
     STATE_FILE,
     STATUS_FILE,
@@ -35,6 +36,7 @@ from wattloop.fleet.agent.node_attribution import (
 from wattloop.fleet.agent.open_runs import OpenRun
 from wattloop.fleet.delivery.node_status import NodeStatus, write_status
 from wattloop.fleet.delivery.sender import Delivery
+from wattloop.measure.metrics_endpoint import MetricsEndpoint
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.journal_import import import_journal
@@ -313,6 +315,9 @@ class AgentService:
         self._savers = savers
         self.stop = threading.Event()
         self._status: NodeStatus | None = None
+        self._metrics = AgentMetrics()
+        self.metrics_port: int | None = None
+        """Port of the metrics, where they are asked for."""
 
     def run(self) -> None:
         """Work until `stop` is set.
@@ -338,6 +343,10 @@ class AgentService:
                     else:
                         store = threads.enter_context(LocalStore(context))
                         agent.on_run_ended = store.run_ended
+                    if config.metrics is not None:
+                        endpoint = MetricsEndpoint(config.metrics, self._metrics.render)
+                        threads.enter_context(endpoint)
+                        self.metrics_port = endpoint.port
                     agent.on_step = lambda: self._report(agent, sender)
                     agent.work(self.stop)
             finally:
@@ -348,7 +357,11 @@ class AgentService:
 
     def _report(self, agent: Agent, sender: Delivery | None) -> None:
         faults = [*agent.faults, agent.job_setup.fault, "" if sender is None else sender.fault]
-        self._status = node_status(agent, [fault for fault in faults if fault])
+        faults = [fault for fault in faults if fault]
+        self._status = node_status(agent, faults)
+        if self.context.config.metrics is not None:
+            waiting = sum(1 for _ in self.context.journals.glob("*.journal"))
+            self._metrics.update(agent, faults, max(0, waiting - len(agent.open_runs.all())))
         try:
             write_status(self.context.folder / STATUS_FILE, self._status)
         except OSError as error:

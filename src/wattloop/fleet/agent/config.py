@@ -16,6 +16,7 @@ from wattloop.core.yaml_spec import YamlWithLines, format_errors, read_yaml, val
 from wattloop.fleet.agent.job_facts import minor_numbers, slurm_cpus
 from wattloop.fleet.delivery.client import NODE_NAME, DeliveryOptions
 from wattloop.hardware.host import Host
+from wattloop.measure.metrics_endpoint import parse_address
 
 CAP = re.compile(r"\s*(-\d{1,2}(\.\d+)?\s*%|\d{1,3}(\.\d+)?\s*%|\d{1,5}(\.\d+)?\s*W?)\s*")
 
@@ -122,6 +123,7 @@ class AgentConfig(_Part):
         unallocated_hours: after how long a new run is begun for what no job used.
         store: store of finished runs without `deliver`.
         deliver, control: the fleet's server, the control daemon.
+        metrics: where to listen for Prometheus: a port, or host:port; nowhere unless given.
         save: rules of the saver of jobs; none runs unless given.
     """
 
@@ -140,9 +142,21 @@ class AgentConfig(_Part):
     slurm_bin: str = ""
     unallocated_hours: Annotated[float, Field(gt=0, le=24 * 31)] = 24.0
     store: str | None = None
+    metrics: str | None = None
     deliver: DeliverConfig | None = None
     control: ControlConfig | None = None
     save: SaveConfig | None = None
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _an_address(cls, value: Any) -> Any:
+        text = None if value is None else str(value)
+        if text is not None:
+            try:
+                parse_address(text)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        return text
 
     @field_validator("devices", "meters", mode="before")
     @classmethod

@@ -95,6 +95,7 @@ class NodeAttribution:
         self.idle = LearnedIdlePower(shared, context.config.cpu_idle_w, fitted_w)
         self.ledger = EnergyLedger(self.layout, {})
         self.until_s = 0.0
+        self._began_s = context.clock.now_s()
         self._total_j: dict[str, float] = {}
 
     def read(self) -> bool:
@@ -140,6 +141,14 @@ class NodeAttribution:
             for name in names
             if self.ledger.done_s.get(name, until_s) < until_s
         }
+
+    def total_j(self, name: str) -> float:
+        """Return the attributed joules of a domain since this agent started."""
+        return self._total_j.get(name, 0.0)
+
+    def sigma_j(self, name: str) -> float:
+        """Return the sensor's uncertainty of them."""
+        return self.sensors.sigma_j(name, self._began_s, self.until_s)
 
     def forget(self) -> None:
         """Drop readings that are no longer needed."""

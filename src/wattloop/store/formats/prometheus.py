@@ -1,13 +1,15 @@
-"""Totals of runs in the Prometheus text format, for node_exporter's textfile collector.
+"""Metrics in the Prometheus text format and in OpenMetrics: families, and totals of runs.
 
-Format: https://prometheus.io/docs/instrumenting/exposition_formats/
+Formats: https://prometheus.io/docs/instrumenting/exposition_formats/ and
+https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wattloop.store.runs import RunRecord
+if TYPE_CHECKING:
+    from wattloop.store.runs import RunRecord
 
 Sample = tuple[Mapping[str, str], float | None]
 RunTotals = Mapping[str, Mapping[str, Any]]
@@ -25,14 +27,62 @@ _STEP_ENERGY_FAMILIES = (
 )
 
 
-def text_of(records: Sequence[RunRecord], totals: RunTotals | None = None) -> str:
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+LABEL_CHARACTERS = 120
+"""Names come from users; a longer one is cut."""
+
+
+class MetricSample(NamedTuple):
+    """One value of a family. `exemplar` names the run that it belongs to."""
+
+    labels: Mapping[str, str]
+    value: float | None
+    exemplar: str = ""
+
+
+class MetricFamily(NamedTuple):
+    """Samples of one quantity. A counter's name ends with `_total`."""
+
+    name: str
+    text: str
+    samples: Sequence[MetricSample]
+    unit: str = ""
+
+    @property
+    def is_counter(self) -> bool:
+        return self.name.endswith("_total")
+
+
+def render_families(families: Iterable[MetricFamily], *, openmetrics: bool = False) -> str:
+    """Render families; those without a known value are left out."""
+    lines: list[str] = []
+    for family in families:
+        found = [s for s in family.samples if s.value is not None and math.isfinite(s.value)]
+        if not found:
+            continue
+        kind = "counter" if family.is_counter else "gauge"
+        # OpenMetrics names a counter's family without its suffix
+        name = family.name.removesuffix("_total") if openmetrics else family.name
+        lines += [f"# TYPE {name} {kind}"]
+        lines += [f"# UNIT {name} {family.unit}"] if openmetrics and family.unit else []
+        lines += [f"# HELP {name} {family.text}"]
+        for sample in found:
+            line = f"{family.name}{_labels(sample.labels)} {sample.value!r}"
+            if openmetrics and sample.exemplar and family.is_counter:
+                line += f" # {_labels({'run': sample.exemplar})} {sample.value!r}"
+            lines.append(line)
+    return "".join(f"{line}\n" for line in lines) + ("# EOF\n" if openmetrics else "")
+
+
+def text_of(records: Sequence["RunRecord"], totals: RunTotals | None = None) -> str:
     """One family per quantity; what was not measured is absent, not zero.
 
     Energy that another run of the same node already counts is left out, so that sums are right.
     """
     known = totals or {}
 
-    def one(key: str, *, energy: bool) -> Callable[[RunRecord], Iterable[Sample]]:
+    def one(key: str, *, energy: bool) -> Callable[["RunRecord"], Iterable[Sample]]:
         return _one(lambda r: known.get(r.run_id, {}).get(key) if r.counted or not energy else None)
 
     families = [
@@ -57,7 +107,7 @@ def family_lines(name: str, text: str, samples: Iterable[Sample]) -> list[str]:
     return [f"# HELP {name} {text}", f"# TYPE {name} gauge", *found] if found else []
 
 
-def _energy(record: RunRecord) -> Iterator[Sample]:
+def _energy(record: "RunRecord") -> Iterator[Sample]:
     for domain in record.result.domains if record.result and record.counted else ():
         labels = {
             **_common(record),
@@ -69,22 +119,22 @@ def _energy(record: RunRecord) -> Iterator[Sample]:
         yield labels, domain.energy_j
 
 
-def _uncertainty_j(record: RunRecord) -> float | None:
+def _uncertainty_j(record: "RunRecord") -> float | None:
     if record.result and record.counted and record.energy_j is not None:
         return record.result.uncertainty_j
     return None
 
 
-def _carbon_g(record: RunRecord) -> float | None:
+def _carbon_g(record: "RunRecord") -> float | None:
     value = (record.accounting or {}).get("carbon_g")
     return float(value) if isinstance(value, int | float) and record.counted else None
 
 
-def _one(value: Callable[[RunRecord], float | None]) -> Callable[[RunRecord], Iterable[Sample]]:
+def _one(value: Callable[["RunRecord"], float | None]) -> Callable[["RunRecord"], Iterable[Sample]]:
     return lambda record: [(_common(record), value(record))]
 
 
-_FAMILIES: list[tuple[str, str, Callable[[RunRecord], Iterable[Sample]]]] = [
+_FAMILIES: list[tuple[str, str, Callable[["RunRecord"], Iterable[Sample]]]] = [
     (
         "wattloop_run_energy_joules",
         "Energy of the run by domain; add up only in_total.",
@@ -110,7 +160,7 @@ _FAMILIES: list[tuple[str, str, Callable[[RunRecord], Iterable[Sample]]]] = [
 ]
 
 
-def _common(record: RunRecord) -> dict[str, str]:
+def _common(record: "RunRecord") -> dict[str, str]:
     own = {"run": record.run_id, "name": record.name, "status": record.status.value}
     # node_exporter fills in labels that only some samples of a family have
     return own | {_tag_label(key): str(value) for key, value in record.tags.items()}
@@ -127,5 +177,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _escaped(text: str) -> str:
+    if len(text) > LABEL_CHARACTERS:
+        text = text[: LABEL_CHARACTERS - 1] + "…"
     escaped = text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     return escaped.encode("utf-8", "replace").decode()

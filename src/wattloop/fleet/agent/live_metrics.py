@@ -1,0 +1,228 @@
+"""Live metrics of a node for Prometheus: power and joules by device and job, caps, health."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from wattloop.core.text import plain
+from wattloop.store.formats.prometheus import MetricFamily, MetricSample, render_families
+from wattloop.version import __version__
+
+if TYPE_CHECKING:
+    from wattloop.fleet.agent.agent import Agent
+    from wattloop.fleet.agent.open_runs import OpenRun
+
+MOST_JOBS = 256
+"""Jobs beyond it are added up as `job="other"`: the number of series is bounded."""
+OTHER, IDLE = "other", "unallocated"
+Labels = dict[str, str]
+
+
+class AgentMetrics:
+    """Families of the node after its last step; a scrape only renders them.
+
+    Joules count from the start of the agent (devices) or of the job. A restarted agent starts the
+    counters of devices at zero, which Prometheus takes for a reset; those of jobs continue.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._families: list[MetricFamily] = []
+        self._before: tuple[float, dict[tuple[str, str], float]] | None = None
+        self._cpu_s = 0.0
+
+    def render(self, openmetrics: bool) -> str:
+        with self._lock:
+            families = self._families
+        return render_families(families, openmetrics=openmetrics)
+
+    def update(self, agent: Agent, faults: list[str], waiting: int | None = None) -> None:
+        """Take the values of a step. Called in the agent's thread."""
+        begun_s = time.thread_time()
+        families = [
+            *self._devices(agent),
+            *self._jobs(agent),
+            *self._health(agent, faults, waiting),
+        ]
+        with self._lock:
+            self._families = families
+        self._cpu_s += time.thread_time() - begun_s
+
+    def _devices(self, agent: Agent) -> Iterator[MetricFamily]:
+        attribution = agent.attribution
+        layout, sensors = attribution.layout, attribution.sensors
+        labels = {name: _device_labels(agent, name) for name in layout.domains}
+        watts = sensors.power_w()
+        yield _family(
+            "wattloop_power_watts", "Power of a device or domain now.", "watts",
+            ((labels[name], watts.get(name)) for name in labels),
+        )  # fmt: skip
+        yield _family(
+            "wattloop_energy_joules_total",
+            "Energy of a device or domain since the agent started; add up only in_total.",
+            "joules",
+            ((labels[name], attribution.total_j(name)) for name in labels),
+        )
+        yield _family(
+            "wattloop_energy_uncertainty_joules",
+            "Uncertainty of the energy by the sensor, since the agent started.",
+            "joules",
+            ((labels[name], attribution.sigma_j(name)) for name in labels),
+        )
+        yield from self._signals(agent)
+
+    def _signals(self, agent: Agent) -> Iterator[MetricFamily]:
+        owners = {
+            gpu: (plan.job, plan.user) for plan in agent.open_runs.running() for gpu in plan.gpus
+        }
+        found: dict[str, list[tuple[Labels, float | None]]] = {}
+        for name, value in agent.attribution.sensors.signals().items():
+            device, _, signal = name.partition("/")
+            if signal in SIGNALS:
+                labels = {"node": agent.context.node, "device": device}
+                if signal == "power_limit":
+                    labels["job"], labels["user"] = owners.get(device, ("", ""))
+                found.setdefault(signal, []).append((labels, value * SIGNALS[signal][3]))
+        for signal, samples in found.items():
+            yield _family(*SIGNALS[signal][:3], samples)
+
+    def _jobs(self, agent: Agent) -> Iterator[MetricFamily]:
+        attribution = agent.attribution
+        energy: list[MetricSample] = []
+        power: list[MetricSample] = []
+        doubt: list[MetricSample] = []
+        now_s = attribution.until_s
+        values: dict[tuple[str, str], float] = {}
+        others: dict[str, float] = {}
+        runs = [run for run in agent.open_runs.all() if run.plan.ended_s is None]
+        for place, run in enumerate(sorted(runs, key=lambda run: run.plan.started_s)):
+            account = attribution.account_of(run)
+            for domain in run.feed.domains:
+                name = domain.name
+                joules = account.energy_j.get(name)
+                if joules is None:
+                    continue
+                if place >= MOST_JOBS and run.plan.job:
+                    others[name] = others.get(name, 0.0) + joules
+                    continue
+                labels = {
+                    **_job_labels(agent, run),
+                    "domain": name,
+                    "scope": domain.scope.value,
+                    "provenance": domain.provenance.value,
+                    "in_total": str(name in attribution.layout.counted).lower(),
+                }
+                values[run.plan.run_id, name] = joules
+                energy.append(MetricSample(labels, joules, run.plan.run_id))
+                power.append(
+                    MetricSample(labels, self._watts(run.plan.run_id, name, joules, now_s))
+                )
+                doubt.append(MetricSample(labels, account.doubt_j(name)))
+        node = {"node": agent.context.node, "cluster": agent.context.config.cluster}
+        energy += [
+            MetricSample({**node, "job": OTHER, "domain": n}, joules)
+            for n, joules in others.items()
+        ]
+        if self._before is None or now_s > self._before[0]:
+            self._before = (now_s, values)
+        yield MetricFamily(
+            "wattloop_job_energy_joules_total",
+            "Energy of a job on this node since it began; add up only in_total.",
+            energy,
+            "joules",
+        )
+        yield MetricFamily(
+            "wattloop_job_power_watts", "Power of a job's share now.", power, "watts"
+        )
+        yield MetricFamily(
+            "wattloop_job_energy_uncertainty_joules",
+            "Difference that another rule of attribution would make.",
+            doubt,
+            "joules",
+        )
+
+    def _watts(self, run: str, name: str, joules: float, now_s: float) -> float | None:
+        if self._before is None:
+            return None
+        before_s, values = self._before
+        earlier = values.get((run, name))
+        if earlier is None or now_s <= before_s:
+            return None
+        return max(0.0, joules - earlier) / (now_s - before_s)
+
+    def _health(
+        self, agent: Agent, faults: list[str], waiting: int | None
+    ) -> Iterator[MetricFamily]:
+        node = {"node": agent.context.node, "cluster": agent.context.config.cluster}
+        missing = len(agent.attribution.sensors.missing)
+        yield _one(
+            "wattloop_agent_info", "Version of the agent.", {**node, "version": __version__}, 1
+        )
+        figures: Mapping[str, tuple[str, float | None]] = {
+            "wattloop_agent_last_step_timestamp_seconds": (
+                "Time of the last step.",
+                agent.context.clock.wall_s(),
+            ),
+            "wattloop_agent_jobs": ("Jobs on the node.", len(agent.open_runs.running())),
+            "wattloop_agent_faults": ("Faults that the agent reports now.", len(faults)),
+            "wattloop_agent_sensors_missing": ("Parts that cannot be read.", missing),
+            "wattloop_agent_journals_waiting": ("Journals that wait to be delivered.", waiting),
+            "wattloop_agent_cpu_seconds_total": (
+                "Processor time of the agent.",
+                time.process_time(),
+            ),
+            "wattloop_agent_metrics_cpu_seconds_total": (
+                "Processor time of making these metrics.",
+                self._cpu_s,
+            ),
+        }
+        for name, (text, value) in figures.items():
+            yield _one(name, text, node, value)
+
+
+SIGNALS: dict[str, tuple[str, str, str, float]] = {
+    "power_limit": ("wattloop_gpu_power_limit_watts", "Power limit, and its job.", "watts", 1.0),
+    "utilisation": ("wattloop_gpu_utilization_ratio", "Time with a kernel.", "ratio", 1.0),
+    "memory_used": ("wattloop_gpu_memory_used_bytes", "Memory in use.", "bytes", 1.0),
+    "temperature": ("wattloop_gpu_temperature_celsius", "Temperature.", "celsius", 1.0),
+    "sm_clock": ("wattloop_gpu_sm_clock_hertz", "Clock of the processors.", "hertz", 1e6),
+}
+"""Signal -> name of the family, help, unit, and its factor from the signal's unit."""
+
+
+def _device_labels(agent: Agent, name: str) -> Labels:
+    domain = agent.attribution.layout.domains[name]
+    return {
+        "node": agent.context.node,
+        "cluster": agent.context.config.cluster,
+        "domain": name,
+        "scope": domain.scope.value,
+        "device": plain(domain.device or ""),
+        "source": domain.source,
+        "provenance": domain.provenance.value,
+        "in_total": str(name in agent.attribution.layout.counted).lower(),
+    }
+
+
+def _job_labels(agent: Agent, run: OpenRun) -> Labels:
+    plan = run.plan
+    return {
+        "node": agent.context.node,
+        "cluster": agent.context.config.cluster or plain(plan.facts.get("cluster", "")),
+        "job": plan.job or IDLE,
+        "name": plain(plan.facts.get("name", "")),
+        "user": plain(plan.user),
+        "project": plain(plan.facts.get("project", "")),
+    }
+
+
+def _family(name: str, text: str, unit: str, samples: Any) -> MetricFamily:
+    return MetricFamily(name, text, [MetricSample(*sample) for sample in samples], unit)
+
+
+def _one(name: str, text: str, labels: Labels, value: float | None) -> MetricFamily:
+    number = None if value is None else float(value)
+    return MetricFamily(name, text, [MetricSample(labels, number)])

@@ -1,0 +1,195 @@
+"""Promises of docs/metrics.md: joules that agree with the store, bounded series, cheap scrapes."""
+
+import re
+import shutil
+import subprocess
+import threading
+import time
+import urllib.request
+
+import pytest
+
+from tests.fleet.agent.scripted_node import PACKAGE, ScriptedNode, counter, domains_of, gauge
+from wattloop.core.records import Scope
+from wattloop.fleet.agent.agent import AgentService
+from wattloop.fleet.agent.config import AgentConfig
+from wattloop.fleet.agent.live_metrics import MOST_JOBS, AgentMetrics
+
+LINE = re.compile(r"(\w+)\{(.*)\} (\S+)(?: # .*)?$")
+
+
+def values(text: str, name: str, **wanted: str) -> list[float]:
+    """Values of a family whose labels have the wanted ones."""
+    found = []
+    for line in text.splitlines():
+        match = LINE.match(line)
+        if match and match[1] == name:
+            labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match[2]))
+            if all(labels.get(key) == value for key, value in wanted.items()):
+                found.append(float(match[3]))
+    return found
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """A package of 100 W and a GPU of 300 W."""
+    scripts = [
+        (counter(PACKAGE, Scope.CPU), lambda t: 100.0 * t),
+        (gauge("gpu:0", Scope.GPU, device="H200"), lambda t: 300.0),
+    ]
+    return ScriptedNode(tmp_path, scripts, monkeypatch, interval_s=1.0, cluster="big")
+
+
+def followed(node: ScriptedNode) -> AgentMetrics:
+    agent, metrics = node.start(), AgentMetrics()
+    agent.on_step = lambda: metrics.update(agent, agent.faults, 0)
+    return metrics
+
+
+def test_joules_of_an_hour_agree_with_the_store(node):
+    """Bar: `increase()` over an hour within 0.5% of what the store has of the job."""
+    metrics = followed(node)
+    node.pass_time(5)
+    node.event("start", "7", gpus="0", name="train", account="phys")
+    node.pass_time(3_600, step_s=1.0)
+    text = metrics.render(False)
+    shown = sum(values(text, "wattloop_job_energy_joules_total", job="7", in_total="true"))
+    node.event("end", "7")
+    node.pass_time(20)
+    stored = sum(d["energy_j"] for d in domains_of(node.end_of("7")).values())
+    assert shown == pytest.approx(stored, rel=0.005)
+    # the GPU, and 2 of 8 CPUs of a package with nothing to do
+    assert shown == pytest.approx((300.0 + 100.0 * 2 / 8) * 3_600, rel=0.005)
+    # devices count from the start of the agent
+    (package_j,) = values(text, "wattloop_energy_joules_total", domain=PACKAGE)
+    assert package_j == pytest.approx(100.0 * 3_605, rel=0.005)
+
+
+def test_power_owner_and_provenance(node):
+    metrics = followed(node)
+    node.event("start", "7", gpus="0", name="train", account="phys")
+    node.pass_time(30)
+    text = metrics.render(False)
+    assert values(text, "wattloop_power_watts", domain="gpu:0") == [pytest.approx(300, rel=0.01)]
+    (watts,) = values(
+        text, "wattloop_job_power_watts", job="7", user="ada", project="phys", domain="gpu:0",
+        provenance="measured", cluster="big", node="n1",
+    )  # fmt: skip
+    assert watts == pytest.approx(300, rel=0.02)
+    assert values(text, "wattloop_agent_jobs") == [1.0]
+    assert values(text, "wattloop_agent_faults") == [0.0]
+    node.event("end", "7")
+    node.pass_time(20)
+    # a job that ended leaves no series behind
+    assert values(metrics.render(False), "wattloop_job_power_watts", job="7") == []
+
+
+def test_hostile_names_are_one_line(node):
+    metrics = followed(node)
+    node.event("start", "7", name='a"} 1\\nevil{x="', user="\x1b[31mroot", project="p" * 500)
+    node.pass_time(5)
+    text = metrics.render(True)
+    assert "\x1b" not in text
+    assert not [line for line in text.splitlines() if line.startswith("evil")]
+    assert max(len(label) for label in re.findall(r'"([^"]*)"', text)) <= 130
+    assert text.endswith("# EOF\n")
+
+
+def test_the_number_of_series_is_bounded(node, monkeypatch):
+    monkeypatch.setattr("wattloop.fleet.agent.live_metrics.MOST_JOBS", 3)
+    assert MOST_JOBS == 256
+    metrics = followed(node)
+    for job in range(8):
+        node.event("start", str(job), cpus="1")
+    node.pass_time(10)
+    text = metrics.render(False)
+    jobs = set(re.findall(r'wattloop_job_energy_joules_total\{.*?job="(\w+)"', text))
+    assert "other" in jobs
+    assert len(jobs) <= 5
+    assert values(text, "wattloop_agent_jobs") == [8.0]
+
+
+def test_openmetrics_names_the_run_of_a_job(node):
+    metrics = followed(node)
+    node.event("start", "7", gpus="0")
+    node.pass_time(5)
+    text = metrics.render(True)
+    assert "# TYPE wattloop_job_energy_joules counter" in text
+    assert "# UNIT wattloop_job_energy_joules joules" in text
+    assert re.search(r'job="7".*\} \S+ # \{run="[\w-]+"\} ', text)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Prometheus) is missing")
+def test_promtool_accepts_it(node):
+    metrics = followed(node)
+    node.event("start", "7", gpus="0", name="train")
+    node.pass_time(10)
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=metrics.render(False), capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_real_agent_answers_scrapes(tmp_path, monkeypatch):
+    """The endpoint of a running service: metrics, health, and nothing else."""
+    scripts = [(counter(PACKAGE, Scope.CPU), lambda t: 50.0 * t)]
+    node = ScriptedNode(tmp_path, scripts, monkeypatch, metrics="127.0.0.1:0", interval_s=0.1)
+    from wattloop.core.clock import RealClock
+    from wattloop.core.settings import Settings
+    from wattloop.fleet.agent.config import AgentContext
+
+    node.clock = RealClock()
+    config = AgentConfig.model_validate(node.config)
+    context = AgentContext("n1", config, Settings(), node.host, node.clock, {}, 8)
+    service = AgentService(context)
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 120
+        text = ""
+        while "wattloop_energy_joules_total" not in text:
+            assert time.monotonic() < deadline, text
+            time.sleep(0.05)
+            if service.metrics_port is not None:
+                url = f"http://127.0.0.1:{service.metrics_port}/metrics"
+                text = urllib.request.urlopen(url, timeout=60).read().decode()
+        health = urllib.request.urlopen(url.replace("metrics", "healthz"), timeout=60)
+        assert health.read() == b"ok\n"
+    finally:
+        service.stop.set()
+        thread.join(120)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("text", ["", "x", "localhost", "1:2:x", "99999", 3.5])
+def test_a_wrong_address_is_refused(text):
+    with pytest.raises(ValueError, match="9464"):
+        AgentConfig.model_validate({"metrics": text})
+
+
+def test_an_address_in_use_is_said(tmp_path):
+    import socket
+
+    from wattloop.core.errors import ConfigError
+    from wattloop.measure.metrics_endpoint import MetricsEndpoint
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match="choose another port"):
+            MetricsEndpoint(str(port), lambda _: "")
+
+
+def test_a_client_that_sends_nothing_does_not_block_the_next(monkeypatch):
+    import socket
+
+    from wattloop.measure import metrics_endpoint
+
+    monkeypatch.setattr(metrics_endpoint, "REQUEST_S", 0.2)
+    monkeypatch.setattr(metrics_endpoint._Handler, "timeout", 0.2)
+    with metrics_endpoint.MetricsEndpoint("0", lambda _: "x 1\n") as endpoint:
+        silent = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(5)]
+        url = f"http://127.0.0.1:{endpoint.port}/metrics"
+        assert urllib.request.urlopen(url, timeout=120).read() == b"x 1\n"
+        for each in silent:
+            each.close()
