@@ -12,9 +12,9 @@ Weights and cache are read once per iteration. Power follows the constants of th
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,12 @@ from wattloop.predict.memory import CONTEXT_BYTES, RESERVED_SHARE
 from wattloop.predict.models.kernels.constants import constants_for
 from wattloop.predict.models.kernels.step import StepBatch, step_results
 
+if TYPE_CHECKING:
+    from wattloop.predict.generation import GenerationModel
+
 Array = npt.NDArray[np.float64]
 
+ENGINES = ("vllm", "transformers")
 WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int4": 0.5625}
 """Weights -> bytes of one; int4 has a 16-bit scale for every 32 weights."""
 ACTIVATION_BYTES = 2.0
@@ -243,6 +247,9 @@ class ServingQuestion:
         weights: arithmetic type of the weights; the cache and activations stay at 16 bits.
         tp: GPUs that share every layer (tensor parallel).
         cap_w: power limit of each GPU; None is the factory's.
+        engine: `vllm`, a server with continuous batching, or `transformers`, the model's own
+            forward passes (`predict.generation`).
+        cuda_graph: of `transformers`: decode steps are replayed. A server always does that.
     """
 
     model: str
@@ -253,6 +260,8 @@ class ServingQuestion:
     weights: str = "bf16"
     tp: int = 1
     cap_w: float | None = None
+    engine: str = "vllm"
+    cuda_graph: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,15 +380,10 @@ class ServingModel:
         )
 
     def best_cap(self, question: ServingQuestion, shape: DecoderShape) -> ServingForecast:
-        """Return the forecast at the power limit with the least energy per token.
-
-        Limits below what the lowest clock draws are left out.
-        """
-        low = max(self.gpu.cap_min_w, 0.3 * self.gpu.tdp_w)
-        caps = np.linspace(low, self.gpu.cap_max_w, 21)
-        each = [self.forecast(replace(question, cap_w=float(cap)), shape) for cap in caps]
-        kept = [forecast for forecast in each if forecast.is_below_cap]
-        return min(kept or each[-1:], key=lambda forecast: forecast.token_j)
+        """Return the forecast at the power limit with the least energy per token."""
+        return least_energy(
+            self.gpu, lambda cap_w: self.forecast(replace(question, cap_w=cap_w), shape)
+        )
 
     def iteration(
         self, question: ServingQuestion, shape: DecoderShape, prompt_tokens: float
@@ -466,6 +470,17 @@ class ServingModel:
         weights = inner * WEIGHT_BYTES[question.weights] + embeddings * ACTIVATION_BYTES
         room = self.gpu.memory_bytes * (1 - RESERVED_SHARE) * MEMORY_SHARE - CONTEXT_BYTES
         return weights / question.tp, room
+
+
+def least_energy(gpu: Gpu, forecast: Callable[[float], ServingForecast]) -> ServingForecast:
+    """Return the forecast at the power limit with the least energy per token.
+
+    Limits below what the lowest clock draws are left out.
+    """
+    low = max(gpu.cap_min_w, 0.3 * gpu.tdp_w)
+    each = [forecast(float(cap_w)) for cap_w in np.linspace(low, gpu.cap_max_w, 21)]
+    kept = [found for found in each if found.is_below_cap]
+    return min(kept or each[-1:], key=lambda found: found.token_j)
 
 
 class _Kernel(NamedTuple):
@@ -615,7 +630,8 @@ def check(question: ServingQuestion, shape: DecoderShape, gpu: Gpu) -> None:
     if shape.positions and length > shape.positions:
         raise ConfigError(
             f"prompt {question.prompt} and output {question.output}: together more than the "
-            f"{shape.positions} positions of {shape.name}"
+            f"{shape.positions} positions of {shape.name}; choose at most that in sum, such as "
+            f"--prompt {shape.positions // 2} --output {shape.positions - shape.positions // 2}"
         )
     if question.cap_w is not None and not (
         question.cap_w > 0 and gpu.cap_min_w <= question.cap_w <= gpu.cap_max_w
@@ -651,12 +667,14 @@ def _does_not_fit(
 
 
 def _notes(gpu: Gpu, source: str) -> tuple[str, ...]:
-    notes: tuple[str, ...] = (
-        "a server in the manner of vLLM: continuous batching, CUDA graphs, top-p sampling",
-    )
-    if source == "spec-only":
-        notes += (f"no calibration of {gpu.product} is known: constants from its data sheet",)
-    return notes
+    server = "a server in the manner of vLLM: continuous batching, CUDA graphs, top-p sampling"
+    return (server, *spec_only_notes(gpu, source))
+
+
+def spec_only_notes(gpu: Gpu, source: str) -> tuple[str, ...]:
+    if "spec-only" not in source:
+        return ()
+    return (f"no calibration of {gpu.product} is known: constants from its data sheet",)
 
 
 def predict_serving(question: ServingQuestion) -> ServingForecast:
@@ -665,4 +683,25 @@ def predict_serving(question: ServingQuestion) -> ServingForecast:
     Raises:
         ConfigError: a part of the question is wrong; the message names it and the remedy.
     """
-    return ServingModel(gpu_named(question.gpu)).forecast(question, decoder_named(question.model))
+    model = serving_model(question, gpu_named(question.gpu))
+    return model.forecast(question, decoder_named(question.model))
+
+
+def serving_model(question: ServingQuestion, gpu: Gpu) -> "ServingModel | GenerationModel":
+    """Return the model of the asked engine.
+
+    Raises:
+        ConfigError: an unknown engine, or an option that it does not have.
+    """
+    if question.engine == "transformers":
+        from wattloop.predict.generation import GenerationModel
+
+        return GenerationModel(gpu)
+    if question.engine != "vllm":
+        raise ConfigError(f"engine {question.engine}: unknown; choose one of {', '.join(ENGINES)}")
+    if question.cuda_graph:
+        raise ConfigError(
+            "cuda-graph: a server replays CUDA graphs anyway; leave it out, or choose --engine "
+            "transformers"
+        )
+    return ServingModel(gpu)

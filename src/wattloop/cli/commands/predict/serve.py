@@ -7,15 +7,16 @@ from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import present, print_rows, say
 from wattloop.core.units import format_bytes, format_duration, format_energy, format_power
 from wattloop.predict.serving import (
+    ENGINES,
     WEIGHT_BYTES,
     ServingForecast,
-    ServingModel,
     ServingQuestion,
     decoder_named,
+    serving_model,
 )
 
 
-def serve_command(
+def serve_command(  # noqa: PLR0913 - one parameter per option
     *,
     model: str = option("--model -m MODEL", "hf:NAME, or hf:PATH/config.json."),
     gpu: str = option("--gpu -g NAME", "Such as h200, b200, or my_gpu.yaml.", "h200"),
@@ -24,6 +25,10 @@ def serve_command(
     prompt: int = option("--prompt", "Tokens of a prompt.", 512),
     output: int = option("--output", "Tokens of an answer.", 512),
     weights: str = option("--weights", f"{', '.join(WEIGHT_BYTES)}.", "bf16"),
+    engine: str = option("--engine", f"{' or '.join(ENGINES)} (the model's own passes).", "vllm"),
+    cuda_graph: bool = option(
+        "--cuda-graph", "Replay decode steps of Transformers as a CUDA graph.", False
+    ),
     cap: float | None = option("--cap WATTS", "Power limit of each GPU.", None),
     json_file: JsonFile = None,
 ) -> None:
@@ -40,9 +45,11 @@ def serve_command(
             weights=weights,
             tp=tp,
             cap_w=cap,
+            engine=engine,
+            cuda_graph=cuda_graph,
         )
         shape = decoder_named(model)
-        server = ServingModel(gpu_named(gpu))
+        server = serving_model(question, gpu_named(gpu))
         forecast = server.forecast(question, shape)
         best = server.best_cap(question, shape) if cap is None else None
 
@@ -83,7 +90,8 @@ def _show(forecast: ServingForecast, best: ServingForecast | None) -> None:
         for part, seconds in forecast.parts_s.items()
         if seconds > 0.005 * sum(forecast.parts_s.values())
     ]
-    print_rows(("part of an iteration without prompts", "time", "share"), rows)
+    what = "decode step" if asked.engine == "transformers" else "iteration without prompts"
+    print_rows((f"part of {'a' if what[0] == 'd' else 'an'} {what}", "time", "share"), rows)
     if best is not None and best.question.cap_w is not None:
         saved = 1 - best.token_j / forecast.token_j
         slower = best.token_s / forecast.token_s - 1

@@ -56,6 +56,11 @@ class Values:
 DEFAULTS: dict[str, float] = {
     # GPU time of an empty kernel.
     "kernel.minimum_s": 1.8e-6,
+    # The same where a CUDA graph launches it, and the share of the host's time for a forward pass
+    # that records nothing for gradients. Both were chosen on generation by a Llama of 1.1B on an
+    # H200 (benchmarks/predict_serving.py).
+    "kernel.replayed_s": 1.7e-6,
+    "host.untracked": 0.83,
     # Logarithm of a factor on the time of a class, as training steps ask for it.
     "scale": 0.0,
     # Products: share of the peak within a tile, and the overhead of a tile.

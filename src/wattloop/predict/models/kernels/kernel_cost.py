@@ -186,6 +186,8 @@ def _peak(gpu: Gpu, dtype: str) -> float:
 
 BLOCK = 128.0
 """Queries (forward) or keys (backward) that one multiprocessor works on at a time."""
+SHORT_BLOCK = 64.0
+"""The same where there are no more: one query on a cache of keys, or a window."""
 
 
 def attention_times(table: OperationTable, rows: Rows, values: Values, gpu: Gpu) -> Floats:
@@ -193,10 +195,11 @@ def attention_times(table: OperationTable, rows: Rows, values: Values, gpu: Gpu)
     backward = table.directions[rows] == "backward"
     queries, keys = table.detail(rows, "q_len"), table.detail(rows, "kv_len")
     length = np.where(backward, keys, queries)
-    blocks = table.detail(rows, "batch") * table.detail(rows, "heads") * np.ceil(length / BLOCK)
+    block = np.where(length <= SHORT_BLOCK, SHORT_BLOCK, BLOCK)
+    blocks = table.detail(rows, "batch") * table.detail(rows, "heads") * np.ceil(length / block)
     waves = np.ceil(blocks / gpu.sms)
     # A padded block costs as much as a full one.
-    full = table.flops[rows] * (np.ceil(length / BLOCK) * BLOCK / length)
+    full = table.flops[rows] * (np.ceil(length / block) * block / length)
     units = np.array([unit_of(table.operations[i]) for i in rows], dtype=np.str_)
     speed = peak_flops(gpu, units) * values.column("attention.efficiency", names)
     seconds = waves * (

@@ -66,8 +66,8 @@ def _compiled_counts(workload: Workload) -> dict[str, float]:
     The generated code calls one kernel after the other, or replays a CUDA graph of all of them.
     """
     counts: dict[str, float] = {}
-    replays = workload.compile_mode == "reduce-overhead"
-    if replays:
+    replays = is_replayed(workload)
+    if workload.compile_mode == "reduce-overhead":
         sizes = workload.origin.get("gradient_sizes")
         listed = sizes.values() if isinstance(sizes, Mapping) else ()
         counts["host.compiled.parameter_s"] = float(sum(n for each in listed for _, n in each))
@@ -90,6 +90,11 @@ def _compiled_counts(workload: Workload) -> dict[str, float]:
         name = f"host.compiled.{part}_s.{op.phase}"
         counts[name] = counts.get(name, 0.0) + calls * op.count
     return counts
+
+
+def is_replayed(workload: Workload) -> bool:
+    """Return whether the kernels of a pass are replayed as a CUDA graph."""
+    return workload.compile_mode in {"reduce-overhead", "cuda-graph"}
 
 
 def phase_of(name: str) -> Phase | None:
@@ -187,11 +192,15 @@ class StepProfile:
 
 def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residuals) -> StepProfile:
     workload, table, counts = prepared.workload, prepared.table, prepared.counts
+    if workload.compile_mode == "cuda-graph":
+        values = values.with_changes({"kernel.minimum_s": values["kernel.replayed_s"]})
     times = operation_times(table, values, residuals, gpu)
     total = times.seconds * table.count
     repeats = np.where(table.optimizer, 1.0, float(workload.accumulate))
     work = work_of(table, total, values, gpu)
     pass_host_s, once_host_s = host_seconds(counts, values)
+    if not workload.training and not workload.compile_mode:
+        pass_host_s *= values["host.untracked"]
     compute_j, memory_j = joules(work, values)
     last = table.optimizer
 

@@ -60,15 +60,20 @@ def _grouped(call: Call) -> Operation:
     offsets = call.arg(2, "offs")
     groups = offsets.numel() if offsets is not None else first.shape[0]
     m, k, n = first.shape[-2], first.shape[-1], second.shape[-1]
+    place = call.place
     if first.dim() == 2 and second.dim() == 2:
-        k //= groups
+        k = max(k // groups, 1)
     elif first.dim() == 2:
-        m //= groups
+        # Fewer rows than groups leave some without any: their weights are not read.
+        used = round(groups * (1 - (1 - 1 / groups) ** m)) if m < groups else groups
+        unread = float((groups - used) * k * n * second.element_size())
+        place["bytes_read"] = place.get("bytes_read", 0.0) - unread
+        groups, m = max(used, 1), max(m // max(used, 1), 1)
     elif second.dim() == 2:
-        n //= groups
+        n = max(n // groups, 1)
     kernels = 1 if call.dtype in {"bf16", "fp16"} else groups
     layout = _read(first) + _read(second)
-    place = call.place | OpContext(kernels=kernels)
+    place = place | OpContext(kernels=kernels)
     return gemm(groups, m, n, k, dtype=call.product_dtype, layout=layout, **place)
 
 

@@ -275,11 +275,12 @@ def _index(call: Call) -> Operation:
     indices = [each for each in call.inputs if not each.dtype.is_floating_point]
     picked = max((each.numel() for each in indices), default=out.numel())
     size = out.element_size()
-    gathers = "put" not in call.name and "scatter" not in call.name and "add" not in call.name
+    gathers = not any(part in call.name for part in ("put", "scatter", "add", "index_copy"))
     moved = out.numel() if gathers else _values(call)
     index_bytes = sum(tensor_bytes(each) for each in indices)
+    adds = not gathers and "index_copy" not in call.name  # index_copy_ does not read its target
     place = call.place | OpContext(
-        bytes_read=float(moved * size * (1 if gathers else 2) + index_bytes),
+        bytes_read=float(moved * size * (2 if adds else 1) + index_bytes),
         bytes_written=float(moved * size),
     )
     return index(max(moved, picked), call.dtype, **place)
