@@ -108,6 +108,18 @@ def test_a_prediction_takes_the_speed_of_the_host(client: TestClient) -> None:
     assert "--host-speed 0.5" in page
 
 
+def test_a_compiled_step_is_predicted(client: TestClient) -> None:
+    asked = {"model": "gpt2", "batch": 8, "seq": 512}
+    eager = client.get("/api/v1/predict", params=asked).json()
+    fused = client.get("/api/v1/predict", params={**asked, "compile": "default"}).json()
+    assert (eager["compile"], fused["compile"]) == (None, "default")
+    assert fused["step_s"] < eager["step_s"]
+    page = client.get("/predict", params={**asked, "compile": "default"}).text
+    assert "<option selected>default</option>" in page
+    assert "--compile default" in page
+    assert client.get("/api/v1/predict", params={**asked, "compile": "fast"}).status_code == 422
+
+
 def test_a_run_that_knows_no_code_is_predicted(client: TestClient) -> None:
     """A page must not run what a link names."""
     for model in ("file.py:factory", "torch:os:getcwd", "/etc/passwd.json"):

@@ -56,9 +56,10 @@ def _command(found: Forecast) -> str:
     place, work = found.placement, found.workload
     cap = f" --cap {place.cap_w:g}" if place.cap_w else ""
     host = f" --host-speed {place.host_speed:g}" if place.host_speed != 1 else ""
+    fused = f" --compile {work.compile_mode}" if work.compile_mode else ""
     return (
         f"wattloop predict --model {work.name} --batch {work.batch} --precision {work.precision}"
-        f" --gpu {place.gpu.name} --gpus {place.gpus}{cap}{host}"
+        f" --gpu {place.gpu.name} --gpus {place.gpus}{fused}{cap}{host}"
     )
 
 

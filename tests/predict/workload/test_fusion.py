@@ -34,6 +34,18 @@ def test_a_chain_of_pointwise_operations_is_one_kernel_that_reads_and_writes_onc
     assert kernel.bytes_read == kernel.bytes_written == 4 * 512 * 256
 
 
+def test_a_chain_longer_than_the_stack_is_one_kernel():
+    class Chain(nn.Module):
+        def forward(self, x):
+            for _ in range(1_200):
+                x = x * 2
+            return x
+
+    step = compiled(Chain(), 64, 64, training=False, loss=None)
+    (kernel,) = step.operations
+    assert kernel.bytes_read == kernel.bytes_written == 4 * 64 * 64
+
+
 def test_a_layer_norm_with_the_sum_before_and_the_cast_after_it_is_one_kernel():
     class Block(nn.Module):
         def __init__(self):

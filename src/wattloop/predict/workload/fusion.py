@@ -487,23 +487,39 @@ class _Plan:
 
     def _formula(self, read: Read, backward: bool) -> tuple[Read, ...]:
         """Parts of values in memory from which what is read can be computed."""
-        value = read.value
-        maker = self.maker.get(value)
-        if maker is None:
+        if self._recomputed_by(read.value, backward) is None:
             return (read,)
-        recomputed = backward and maker.phase is Phase.FORWARD and value not in self.saved
-        if value in self.in_memory and not recomputed:
-            return (read,)
-        if maker.form not in {"point", "joined"}:
-            return (read,)
-        key = (value, backward)
-        if key not in self._formulas:
+        # A chain of operations may be longer than Python's stack.
+        asked = [read.value]
+        while asked:
+            value = asked[-1]
+            maker = self._recomputed_by(value, backward)
+            if (value, backward) in self._formulas or maker is None:
+                asked.pop()
+                continue
+            missing = [
+                inner.value
+                for inner in maker.reads
+                if self._recomputed_by(inner.value, backward)
+                and (inner.value, backward) not in self._formulas
+            ]
+            if missing:
+                asked += missing
+                continue
             found: dict[tuple[int, tuple[object, ...]], Read] = {}
             for inner in maker.reads:
-                for each in self._formula(inner, backward):
+                for each in self._formulas.get((inner.value, backward), (inner,)):
                     found[each.value, each.part] = each
-            self._formulas[key] = tuple(found.values())
-        return self._formulas[key]
+            self._formulas[value, backward] = tuple(found.values())
+        return self._formulas[read.value, backward]
+
+    def _recomputed_by(self, value: int, backward: bool) -> Step | None:
+        """Return the pointwise operation that makes a value where it is not read from memory."""
+        maker = self.maker.get(value)
+        if maker is None or maker.form not in {"point", "joined"}:
+            return None
+        recomputed = backward and maker.phase is Phase.FORWARD and value not in self.saved
+        return None if value in self.in_memory and not recomputed else maker
 
     def _place(
         self,

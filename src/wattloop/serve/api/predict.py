@@ -32,6 +32,9 @@ class PredictForm(BaseModel):
         "", description="Tokens of a sample."
     )
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "bf16"
+    compile: Literal["none", "default", "reduce-overhead"] = Field(
+        "none", description="Mode of `torch.compile`; `none` for an eager step."
+    )
     cap_w: Annotated[float, Field(gt=0, le=10_000)] | Literal[""] = Field(
         "", description="Power limit of each GPU."
     )
@@ -73,6 +76,7 @@ async def forecast_question(state: AppState, query: PredictForm) -> dict[str, An
         "batch": _or_none(query.batch),
         "seq": _or_none(query.seq),
         "precision": query.precision,
+        "compile": query.compile,
         "cap_w": _or_none(query.cap_w),
         "host_speed": _or_none(query.host_speed),
     }
