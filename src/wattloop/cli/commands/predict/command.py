@@ -13,6 +13,7 @@ from wattloop.cli.commands.predict.options import (
     with_axes_named,
     with_options_named,
 )
+from wattloop.cli.commands.predict.parallel import plan_command, show_parallel
 from wattloop.cli.commands.predict.serve import serve_command
 from wattloop.cli.commands.predict.view import keep_workload, print_forecast, print_points
 from wattloop.cli.options import (
@@ -52,6 +53,12 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     *,
     work: WorkloadOptions,
     gpus: int = option("--gpus", "How many train together, data parallel.", 1),
+    parallel: str | None = option(
+        "--parallel LAYOUT", "Such as fsdp=8 or tp=4,pp=2,dp=16,zero=1,sp; cp, ep, hsdp.", None
+    ),
+    checkpointing: str = option(
+        "--checkpointing", "With --parallel: none, selective, half or full.", "none"
+    ),
     cap: float | None = option("--cap WATTS", "Power limit of each GPU.", None),
     clock: float | None = option("--clock MHZ", "Locked SM clock of each GPU.", None),
     samples_rate: float | None = option(
@@ -89,6 +96,17 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     """Predict one training step and, with --steps or --epochs, the whole run."""
     settings = settings_of(config, pue=pue, zone=zone, tariff=tariff)
     with with_options_named():
+        if parallel is not None:
+            show_parallel(
+                work,
+                parallel=parallel,
+                gpus=None if gpus == 1 else gpus,
+                checkpointing=checkpointing,
+                cap=cap,
+                network=network,
+                json_file=json_file,
+            )
+            return
         question = work.question(
             gpus=gpus,
             cap_w=cap,
@@ -181,6 +199,7 @@ def _draw(points: Sequence[ComparisonPoint], axes: Sequence[Axis], plot: str) ->
 
 app.command("inspect")(inspect_command)
 app.command("job")(job_command)
+app.command("plan")(plan_command)
 app.command("serve")(serve_command)
 
 

@@ -1,0 +1,1 @@
+"""Training over many GPUs: layouts, their communication, memory and time, and a search."""
