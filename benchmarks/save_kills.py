@@ -37,8 +37,8 @@ LATEST_S = 4.0
 SHORTLY_S = 0.3
 """Every other kill lies within this time after a lever was set."""
 STARTED_S = 20.0
-ALONE_S = 20.0
-"""For the watchdog, or wattloop itself, to restore; on a busy machine that takes seconds."""
+ALONE_S = 300.0
+"""Longest wait for the watchdog to restore; as long as it runs, it may still do so."""
 TARGETS = (
     "wattloop",
     "program",
@@ -148,7 +148,7 @@ def strike(machine: LeverMachine, kill: SaveKill) -> None:
     if "Traceback" in text:
         kill.traceback = text[-800:]
     if not {"wattloop", "watchdog"} <= set(victims):
-        kill.alone = is_back(machine, before)
+        kill.alone = is_back(machine, before, found["watchdog"])
         if not kill.alone:
             kill.problems.append("not restored without 'wattloop restore'")
     judge(machine, kill, before)
@@ -156,13 +156,24 @@ def strike(machine: LeverMachine, kill: SaveKill) -> None:
         os.waitpid(forked(partial(wattloop, ["restore", "--force"]), output), 0)
 
 
-def is_back(machine: LeverMachine, before: dict[str, object]) -> bool:
+def is_back(machine: LeverMachine, before: dict[str, object], watchdogs: Sequence[int]) -> bool:
+    """Whether every setting is back when the last process that could restore it has ended."""
     give_up_s = time.monotonic() + ALONE_S
+    last_look = False
     while machine.settings() != before or list(machine.state.glob("*.journal")):
-        if time.monotonic() > give_up_s:
+        if last_look:
             return False
+        last_look = time.monotonic() > give_up_s or not any(map(runs, watchdogs))
         time.sleep(0.01)
     return True
+
+
+def runs(pid: int) -> bool:
+    try:
+        text = (PROC / f"{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def wait_for_change(machine: LeverMachine, before: dict[str, object]) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,23 @@ def test_readings_of_a_killed_program_are_kept_to_the_last(machine: Machine) -> 
     assert (journal.end, journal.torn_bytes) == (None, 0)
     assert last_s(journal) > last_s(written)
     assert journal_rows(journal) >= journal_rows(written) + 5
+
+
+def test_the_end_of_a_killed_program_is_when_its_locks_are_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A dying program closes its pipe before its journal: the process waits for the last file."""
+    ours, theirs = os.pipe()
+    os.close(theirs)  # as the kernel does, while the program still has its other files
+    with subprocess.Popen(["sleep", "60"]) as program, os.fdopen(ours) as pipe:
+        monkeypatch.setattr("sys.stdin", pipe)
+        end = sampler_child._End(program.pid)
+        with ThreadPoolExecutor(1) as threads:
+            ended = threads.submit(end.wait)
+            done, _ = wait([ended], timeout=0.3)
+            assert not done
+            program.kill()
+            assert ended.result() is False
 
 
 def test_forked_worker_lets_go_of_the_process(machine: Machine) -> None:

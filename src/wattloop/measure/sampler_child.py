@@ -33,6 +33,9 @@ KEPT_B = 256 * 1024
 """Length of the history of sent readings; older ones are certain to be in the program's journal."""
 LOOK_S = 0.5
 """Interval of checks that the program is alive, where the kernel does not notify."""
+DYING_S = 5.0
+"""Longest wait for a killed program to end. One that executes another program closes its pipe too,
+and lives on."""
 BACKLOG_LIMIT_B = 16 * 1024 * 1024
 """Limit of the buffer for a program that does not collect, because it is stopped or busy."""
 DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -76,10 +79,12 @@ class _End:
         self._waiting = select.poll()
         self._waiting.register(sys.stdin.fileno(), select.POLLIN)
         self._look_s: float | None = LOOK_S
+        self._ended: int | None = None
         with suppress(OSError, AttributeError):
             # A worker forked from the program may hold copies of its pipe; the pidfd reports the
             # end anyway.
-            self._waiting.register(os.pidfd_open(program), select.POLLIN)
+            self._ended = os.pidfd_open(program)
+            self._waiting.register(self._ended, select.POLLIN)
             self._look_s = None
 
     def wait(self) -> bool:
@@ -90,7 +95,14 @@ class _End:
                 os.kill(self._program, 0)
             except ProcessLookupError:
                 break
-        return STOP in (sys.stdin.buffer.read() or b"")
+        asked = STOP in (sys.stdin.buffer.read() or b"")
+        if not asked and self._ended is not None:
+            # The kernel closes the files of a killed program one after another: its pipe may be
+            # closed while it still holds the locks that the last readings need.
+            dying = select.poll()
+            dying.register(self._ended, select.POLLIN)
+            dying.poll(DYING_S * 1_000)
+        return asked
 
 
 class _Work:
