@@ -82,7 +82,9 @@ def test_signals_are_curves_of_their_own(client: TestClient) -> None:
 
 def test_a_run_that_goes_on_is_listed_first(client: TestClient) -> None:
     """And has a page before it has a result."""
-    assert "Going on now" in client.get("/").text
+    page = client.get("/").text
+    assert "Running now" in page
+    assert f'data-run="{LIVE}"' in page
     assert client.get(f"/api/v1/runs/{LIVE}").json()["status"] == "running"
 
 
@@ -96,7 +98,8 @@ def test_what_goes_on_is_told_as_events(tmp_path: Path) -> None:
             document = client.get("/api/v1/openapi.json").json()
             assert client.get(f"/api/v1/runs/{RUN}/live").status_code == 404
     assert answer.headers["content-type"].startswith("text/event-stream")
-    samples, end = answer.text.strip().split("\n\n")
+    samples, *between, end = answer.text.strip().split("\n\n")
+    assert all(event.startswith("event: totals\n") for event in between)
     rows = json.loads(samples.removeprefix("event: samples\ndata: "))
     assert {row["domain"] for row in rows} == {"gpu:0", "gpu:1"}
     assert [row["time_s"] for row in rows] == sorted(row["time_s"] for row in rows)

@@ -183,7 +183,7 @@ def test_figures_that_cannot_be_are_kept_marked_and_in_no_total(
     jobs = fleet.get("/api/v1/jobs").json()
     assert (jobs["totals"]["energy_j"], jobs["totals"]["quarantined"]) == (1_000.0, 1)
     assert (jobs["jobs"][0]["energy_j"], jobs["jobs"][0]["complete"]) == (1_000.0, False)
-    for page in ("/", "/jobs/slurm:lab:77", f"/runs/{RUN}"):
+    for page in ("/jobs", "/jobs/slurm:lab:77", f"/runs/{RUN}"):
         assert "uarantined" in fleet.get(page).text, page
 
 
@@ -293,7 +293,7 @@ def test_hostile_texts_are_cut_and_shown_as_text(fleet: Fleet) -> None:
     fleet.post("/api/v1/nodes/n1/status", "n1", json.dumps(said))
     job = fleet.get("/api/v1/jobs").json()["jobs"][0]
     assert len(job["name"]) == 200
-    for page in ("/", f"/runs/{RUN}", f"/jobs/{job['job_key']}", "/nodes"):
+    for page in ("/jobs", f"/runs/{RUN}", f"/jobs/{job['job_key']}", "/nodes"):
         answer = fleet.get(page)
         assert (answer.status_code, NASTY in answer.text) == (200, False), page
 

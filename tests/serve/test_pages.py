@@ -55,7 +55,7 @@ def test_no_page_asks_another_host(client: TestClient, path: str) -> None:
     assert "default-src 'self'" in answer.headers["content-security-policy"]
 
 
-@pytest.mark.parametrize("path", ["/", "/runs/2026-002", "/compare?run=2026-001&run=2026-002"])
+@pytest.mark.parametrize("path", ["/jobs", "/runs/2026-002", "/compare?run=2026-001&run=2026-002"])
 def test_names_tags_and_commands_are_text(client: TestClient, path: str) -> None:
     """Whatever somebody called their run."""
     answer = client.get(path)
@@ -282,26 +282,26 @@ def test_a_total_is_called_measured_only_if_it_is(tmp_path: Path) -> None:
     with open_store(place) as store:
         insert_run(store, record(1))
         with TestClient(create_app(ServeOptions(store=str(place)))) as client:
-            assert "<dt>Measured</dt>" in client.get("/").text
+            assert "<dt>Measured</dt>" in client.get("/jobs").text
         weak = record(2).result
         assert weak is not None
         domain = weak.domains[0]._replace(provenance=Provenance.SIMULATED)
         insert_run(store, record(2, result=weak._replace(domains=(domain,))))
     with TestClient(create_app(ServeOptions(store=str(place)))) as client:
-        text = client.get("/").text
+        text = client.get("/jobs").text
     assert "<dt>Measured</dt>" not in text
     assert "1 job not measured throughout" in text
 
 
 def test_savings_are_on_the_first_page_and_the_run_page(place: Path, client: TestClient) -> None:
     """Promise: a card with the sum of 30 days, the saving of a run, and both as JSON."""
-    assert "Saved in 30 days" not in client.get("/").text
+    assert "none yet" in client.get("/").text
     with open_store(place) as store:
         now_s = time.time()
         insert_run(store, saved_run("saved", saving(), started_wall_s=now_s))
         insert_run(store, saved_run("seen", OBSERVED, started_wall_s=now_s))
     page = client.get("/").text
-    assert "Saved in 30 days" in page
+    assert "Proven in 30 days" in page
     assert "0.200 (0.170 to 0.230) kWh" in page
     assert "1 run could have saved 0.120 (0.040 to 0.200) kWh (modelled)" in page
     page = client.get("/runs/saved").text

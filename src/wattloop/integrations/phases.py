@@ -182,6 +182,17 @@ def phase_energies(
     ]
 
 
+MOST_DRAWN = 60
+
+
+def drawn_spans(parts: Mapping[str, Sequence[Span]]) -> dict[str, list[Span]]:
+    """Return the longest spans of each phase in order of time: bands for a chart of the run."""
+    return {
+        name: sorted(sorted(spans, key=lambda span: span[0] - span[1])[:MOST_DRAWN])
+        for name, spans in parts.items()
+    }
+
+
 def merge(spans: Iterable[Span]) -> list[Span]:
     """Return the union of `spans` as disjoint spans in order of time."""
     merged: list[Span] = []

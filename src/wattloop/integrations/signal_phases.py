@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from wattloop.integrations.phases import (
     Span,
     StepTotals,
+    drawn_spans,
     merge,
     phase_energies,
     subtract,
@@ -251,7 +252,8 @@ class SignalRecorder:
 
         phases = phase_energies(parts, energy_j, energy_j(*run), rest="main work")
         totals = StepTotals(0, phases=tuple(phases), inferred=True)
-        session.record({"type": "phases", "time_s": run[1], **totals.to_dict()})
+        event = {"type": "phases", "time_s": run[1], "spans": drawn_spans(parts)}
+        session.record(event | totals.to_dict())
         return totals
 
     def _take(self, time_s: float, values: Sequence[float]) -> None:

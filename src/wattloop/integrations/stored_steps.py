@@ -165,6 +165,30 @@ def read_step_totals(
     return totals if _is_finite(totals) else None
 
 
+class PhaseSpan(NamedTuple):
+    """A part of a run in one phase, on the clock of its samples."""
+
+    name: str
+    begin_s: float
+    end_s: float
+
+
+def read_phase_spans(store: Store, record: RunRecord) -> list[PhaseSpan]:
+    """Return the longest parts of each phase in order of time; none in runs of earlier releases."""
+    events = [e for e in read_events(store, record.run_id) if e.get("type") == "phases"]
+    spans = events[-1].get("spans") if events else None
+    # journals of other machines may hold anything
+    if shape_fault(spans, dict[str, list[list[float]]]):
+        return []
+    found = [
+        PhaseSpan(name, *span)
+        for name, each in (spans or {}).items()
+        for span in each
+        if len(span) == 2 and all(map(math.isfinite, span))
+    ]
+    return sorted(found, key=lambda span: span.begin_s)
+
+
 def read_step_costs(store: Store, records: Sequence[RunRecord]) -> list[dict[str, float]]:
     """Return `StepTotals.costs` of each run; empty for a run without steps."""
     totals = [read_step_totals(store, record) for record in records]

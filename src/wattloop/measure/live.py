@@ -1,14 +1,18 @@
 """Live power and energy so far: of this machine, or of a run that another process measures."""
 
 import math
+import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from wattloop.core.clock import VirtualClock
-from wattloop.core.errors import RunNotFound
+from wattloop.core.errors import RunNotFound, WattloopError
 from wattloop.core.records import Gap
 from wattloop.core.results import Missing, WindowResult
 from wattloop.core.settings import Settings
@@ -26,6 +30,7 @@ from wattloop.store.journal import (
     journal_directory,
     journal_is_live,
 )
+from wattloop.store.run_record import SENSELESS
 
 HISTORY_S = 60
 RECENT_GAP_S = 5.0
@@ -45,6 +50,20 @@ class LiveSnapshot:
     """Domain and the reason why it cannot be read at present."""
     ended: str = ""
     """Status of the run, once it has ended."""
+    steps: int = 0
+    """Training steps that the journal has so far; they come in blocks."""
+    step_domains_j: Mapping[str, float] = field(default_factory=dict)
+    """Energy of these steps by domain."""
+
+    @property
+    def step_j(self) -> float | None:
+        """Mean energy of a step; None without steps."""
+        parts = [
+            self.step_domains_j[d.name]
+            for d in self.result.counted
+            if d.name in self.step_domains_j
+        ]
+        return sum(parts) / self.steps if parts and self.steps else None
 
     @property
     def total_w(self) -> float | None:
@@ -98,6 +117,8 @@ class JournalView:
         self._channels: list[DomainSource] = []
         self._signals: dict[str, tuple[float, str]] = {}
         self._last_s = 0.0
+        self._steps = 0
+        self._step_domains_j: dict[str, float] = {}
         self._ended = ""
         self._history: _History | None = None
         self._path = path
@@ -130,6 +151,8 @@ class JournalView:
             signals=dict(self._signals),
             gaps=_gaps(self._channels, end_s),
             ended=self._ended,
+            steps=self._steps,
+            step_domains_j=dict(self._step_domains_j),
         )
 
     def close(self) -> None:
@@ -145,6 +168,8 @@ class JournalView:
             self._take_samples(data)
         elif kind == EVENT and data.get("type") == "gap":
             self._take_gap(data)
+        elif kind == EVENT and data.get("type") == "steps":
+            self._take_steps(data)
         elif kind == END:
             self._ended = str(data.get("status", "ended"))
 
@@ -182,6 +207,69 @@ class JournalView:
             if channel.domain.name == event.get("domain"):
                 track = channel.feed.tracks[channel.index]
                 track.last_gap = (float(event["time_s"]), str(event["reason"]))
+
+    def _take_steps(self, event: dict[str, Any]) -> None:
+        counts = event.get("count")
+        self._steps += sum(counts) if counts else len(event["index"])
+        for name, column in zip(event["domains"], event["energy_j"], strict=False):
+            energy_j = sum(value for value in column if value is not None)
+            self._step_domains_j[name] = self._step_domains_j.get(name, 0.0) + energy_j
+
+
+class FollowedJournals:
+    """Snapshots of several live journals, renewed by one thread at most once in `EVERY_S`.
+
+    The first look at the journal of a long run takes seconds, so a caller gets what is known.
+    """
+
+    EVERY_S = 1.0
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="wattloop-follow")
+        self._guard = threading.Lock()
+        self._views: dict[Path, JournalView] = {}
+        self._known: dict[Path, LiveSnapshot] = {}
+        self._renewing: Future[None] | None = None
+        self._renewed_s = -math.inf
+
+    def look(self, paths: Collection[Path], wait_s: float) -> dict[Path, LiveSnapshot]:
+        """Return the last snapshot of each journal; waits for new ones for `wait_s` at most."""
+        with self._guard:
+            is_due = time.monotonic() - self._renewed_s >= self.EVERY_S
+            if (is_due or not self._views.keys() >= set(paths)) and self._renewing is None:
+                self._renewing = self._thread.submit(self._renew, frozenset(paths))
+            renewing = self._renewing
+        if renewing is not None:
+            with suppress(TimeoutError):
+                renewing.result(wait_s)
+        return {path: self._known[path] for path in paths if path in self._known}
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+        for view in self._views.values():
+            view.close()
+
+    def _renew(self, paths: frozenset[Path]) -> None:
+        try:
+            wanted = paths | {p for p, seen in self._known.items() if not seen.ended}
+            for path in self._views.keys() - wanted:
+                self._views.pop(path).close()
+                self._known.pop(path, None)
+            for path in wanted:
+                self._renew_one(path)
+        finally:
+            with self._guard:
+                self._renewing = None
+                self._renewed_s = time.monotonic()
+
+    def _renew_one(self, path: Path) -> None:
+        try:
+            view = self._views.get(path) or JournalView(path)
+            self._views[path] = view
+            self._known[path] = view.look()
+        # ended this moment, or written by another machine, whose journals may hold anything
+        except (WattloopError, OSError, *SENSELESS):
+            self._known.pop(path, None)
 
 
 def find_live_journal(store_location: str, run: str) -> Path:

@@ -1,14 +1,15 @@
-"""Current results of stored sweeps and searches, and their tables for `analyze`."""
+"""Current results of stored experiments: whole, in one line, and as tables for `analyze`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from wattloop.analyze.table import RunTable
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
+from wattloop.core.units import format_change, format_number
 from wattloop.store.database import Store
-from wattloop.store.experiments import Experiment, find_experiment, read_trials
+from wattloop.store.experiments import Experiment, each_trial, find_experiment, read_trials
 from wattloop.sweep.result import SweepResult, result_of
 from wattloop.trials.lock import with_status_now
 from wattloop.trials.trial import SCOPES
@@ -48,6 +49,66 @@ def read_search(
         found = aggregate_candidates(records, stored_quality(experiment.facts))
         best = current_choice(store, experiment, load_settings(needs=()), records)
     return found, summarize_search(store, experiment, found, None if best is None else asdict(best))
+
+
+def headline(store: Store, experiment: Experiment) -> str:
+    """Return the result of an experiment in one line for lists; empty while there is none.
+
+    That of a sweep, a search or a study is in its facts; a campaign is read cell by cell.
+    """
+    facts, spec = experiment.facts, experiment.spec
+    if experiment.kind == "sweep":
+        return _sweep_headline((facts.get("summary") or {}).get("best") or ())
+    if experiment.kind == "search":
+        best = facts.get("best") or {}
+        chosen = {**(best.get("levers") or {}), **(best.get("parameters") or {})}
+        setting = ", ".join(f"{name} {_short(value)}" for name, value in chosen.items())
+        return f"best: {setting}; {best.get('why') or ''}".rstrip("; ") if setting else ""
+    if experiment.kind == "study":
+        steps = facts.get("steps") or {}
+        if (proven := steps.get("validate")) is not None:
+            return f"{proven['choice']}: {'all' if proven['success'] else 'not all'} goals met"
+        return f"chosen: {choice}" if (choice := (steps.get("decide") or {}).get("choice")) else ""
+    if experiment.kind == "campaign":
+        return _campaign_headline(store, experiment, spec)
+    return ""
+
+
+def _sweep_headline(best: Sequence[Mapping[str, Any]]) -> str:
+    found = next((each for each in best if each.get("metric") == "energy"), None)
+    if found is None or found.get("value_pct") is None:
+        return ""
+    if not found["value_pct"]:
+        return "least energy as it is set by default"
+    doubt = "" if found.get("beyond_noise") else ", within noise"
+    return f"{found['point']} saves {found['value_pct']:.1f}% energy{doubt}"
+
+
+def _campaign_headline(store: Store, experiment: Experiment, spec: Mapping[str, Any]) -> str:
+    """Return the policy with the least mean energy, and what was compared."""
+    energies: dict[str, list[float]] = {}
+    for trial in each_trial(store, experiment.experiment_id):
+        energy_kwh = trial.outcome.get("energy_kwh")
+        if isinstance(energy_kwh, int | float):
+            energies.setdefault(str(trial.settings.get("policy")), []).append(float(energy_kwh))
+    policies = [str(name) for name in spec.get("policies") or energies]
+    compared = f"{len(policies)} polic{'y' if len(policies) == 1 else 'ies'}"
+    seeds = max(map(len, energies.values()), default=0)
+    compared += f", {seeds} seed{'s' * (seeds != 1)}"
+    variants = len(spec.get("variants") or ())
+    compared += f", {variants} variants" if variants > 1 else ""
+    if len(energies) < 2:
+        return f"{', '.join(policies)}; {compared}"
+    means = {name: sum(found) / len(found) for name, found in energies.items()}
+    least, first = min(means, key=lambda name: means[name]), next(iter(policies))
+    if variants > 1 or least == first or not means.get(first):
+        return f"{compared}: least energy with {least}"
+    change = means[least] / means[first] - 1
+    return f"{compared}: least energy with {least} ({format_change(change)} against {first})"
+
+
+def _short(value: Any) -> str:
+    return format_number(value) if isinstance(value, float) else str(value)
 
 
 INACTIVE = "inactive"

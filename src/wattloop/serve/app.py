@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from wattloop.core.errors import StoreUnwritable
 from wattloop.fleet.nodes import known_nodes
 from wattloop.fleet.tokens import TokenFile
+from wattloop.measure.live import FollowedJournals
 from wattloop.serve.api import ROUTERS as API
 from wattloop.serve.api.nodes import delivery
 from wattloop.serve.errors import API_ROOT, add_fault_handlers, faults
@@ -68,7 +69,8 @@ def create_app(options: ServeOptions) -> FastAPI:
 async def _living(app: FastAPI) -> AsyncIterator[None]:
     """Start and stop the background tasks of the server."""
     state: AppState = app.state.wattloop
-    state.imports = ImportQueue(state.ingest)  # one that was closed takes nothing any more
+    # those that were closed take nothing any more
+    state.imports, state.followed = ImportQueue(state.ingest), FollowedJournals()
     maintenance = None if state.store.read_only else MaintenanceThread(state)
     if maintenance is not None:
         maintenance.start()

@@ -23,6 +23,7 @@ describes, 404 where it names something that is not there, 409 where it cannot b
 there, 503 with `Retry-After` where the store cannot be asked now.
 """
 TAGS = {
+    "overview": "Energy, cost and CO2e of periods and days.",
     "jobs": "Runs, and jobs of batch systems with the runs of all their nodes.",
     "runs": "One measured execution: figures, curves, advice, files.",
     "experiments": "Sweeps, searches, campaigns and studies.",

@@ -15,8 +15,15 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from wattloop.core.cache import ComputedCache, StaleWhileRevalidateCache
 from wattloop.core.errors import StoreLocked, StoreUnwritable
 from wattloop.core.settings import load_settings
-from wattloop.core.units import format_duration, format_energy, format_mass, format_power
+from wattloop.core.units import (
+    format_duration,
+    format_energy,
+    format_mass,
+    format_power,
+    wh_from_joules,
+)
 from wattloop.fleet.nodes import NodeTable
+from wattloop.measure.live import FollowedJournals
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.predict.workload.files import workload_from
 from wattloop.predict.workload.workload import Workload
@@ -37,14 +44,15 @@ from wattloop.store.journal_import import import_orphaned
 from wattloop.version import __version__
 
 NAVIGATION = (
-    ("/", "Jobs"),
-    ("/nodes", "Nodes"),
+    ("/", "Overview"),
+    ("/jobs", "Runs"),
     ("/compare", "Compare"),
     ("/sweeps", "Sweeps"),
     ("/searches", "Searches"),
     ("/predict", "Predict"),
     ("/simulate", "Simulate"),
     ("/study", "Study"),
+    ("/nodes", "Nodes"),
 )
 """Where -> what it is called, in the order of the verbs."""
 TIDY_EVERY_S = 5.0
@@ -84,6 +92,7 @@ class AppState:
             self._traced,
         )
         self.imports = ImportQueue(self.ingest)
+        self.followed = FollowedJournals()
         self.nodes = NodeTable()
         self.refusals = Refusals(self.nodes)
         self._tidied_s = -math.inf
@@ -101,6 +110,8 @@ class AppState:
             "moment": _moment,
             "short": _short,
             "many": _many,
+            "kwh": _kwh,
+            "day": _day,
         }
 
     def tidy(self) -> None:
@@ -116,6 +127,7 @@ class AppState:
     def close(self) -> None:
         self.predictor.close()
         self.simulator.close()
+        self.followed.close()
 
     def _traced(self, key: WorkloadKey) -> Workload:
         """Return a workload: shipped ones at once, others from the predictor's process."""
@@ -157,7 +169,7 @@ State = Annotated[AppState, Depends(_state)]
 
 def _or_dash(shown: Any) -> Any:
     def text(value: float | None) -> str:
-        return "–" if value is None else str(shown(value))
+        return "–" if value is None or not math.isfinite(value) else str(shown(value))
 
     return text
 
@@ -165,6 +177,28 @@ def _or_dash(shown: Any) -> Any:
 def _short(value: float | None) -> str:
     """Format joules without watt-hours."""
     return "–" if value is None else format_energy(value).partition(" (")[0]
+
+
+def _kwh(energy_j: float | None) -> str:
+    """Format joules as on an electricity bill: `412 Wh`, `1.24 kWh`, `3.10 MWh`; `12.3 J`."""
+    if energy_j is None:
+        return "–"
+    wh = wh_from_joules(energy_j)
+    if abs(wh) < 1:
+        return format_energy(energy_j).partition(" (")[0]
+    for limit, scale, unit in ((1e3, 1.0, "Wh"), (1e6, 1e3, "kWh"), (math.inf, 1e6, "MWh")):
+        if abs(wh) < limit:
+            value = abs(wh) / scale
+            digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+            return f"{wh / scale:,.{digits}f} {unit}"
+    return "–"
+
+
+def _day(wall_s: float | None) -> str:
+    """Format a time without seconds, and without the year of today."""
+    text = _moment(wall_s)
+    is_this_year = text[:5] == f"{datetime.now():%Y-}"
+    return text if text == "–" else text[5 if is_this_year else 0 : -3]
 
 
 def _many(count: int, word: str) -> str:

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Column,
@@ -271,6 +271,83 @@ def job_totals(store: Store, wanted: JobFilter | None = None) -> JobTotals:
     with store.reading() as connection:
         query = _totals(_conditions(wanted or JobFilter()))
         return JobTotals(*connection.execute(query).one())
+
+
+LONGEST_JOB_S = 31 * 86_400.0
+"""Jobs that began longer before a period are not looked for in it."""
+
+
+class SpentEnergy(NamedTuple):
+    """Energy of one job that counts in totals, and when it was used."""
+
+    begin_wall_s: float
+    end_wall_s: float
+    energy_j: float
+    facility_j: float | None
+    carbon_g: float | None
+    project: str
+    user: str
+    is_measured: bool
+    in_job: bool
+
+
+def spent_energies(store: Store, since_wall_s: float) -> list[SpentEnergy]:
+    """Return the jobs that used energy since a time, also for no job of a user."""
+    begun = jobs.c.started_wall_s
+    length = func.coalesce(jobs.c.duration_s, 0.0)
+    query = select(
+        *(begun, begun + length, jobs.c.energy_j, jobs.c.facility_j, jobs.c.carbon_g),
+        *(jobs.c.project, jobs.c.user_name, jobs.c.provenance == Provenance.MEASURED.value),
+        jobs.c.kind != UNALLOCATED_KIND,
+    ).where(
+        jobs.c.in_totals,
+        jobs.c.energy_j.is_not(None),
+        begun >= since_wall_s - LONGEST_JOB_S,
+        begun + length >= since_wall_s,
+    )
+    with store.reading() as connection:
+        return [SpentEnergy(*row) for row in connection.execute(query)]
+
+
+class NamedConsumer(NamedTuple):
+    """Jobs of one name that count in totals."""
+
+    name: str
+    jobs: int
+    energy_j: float
+    newest_run_id: str
+
+
+def largest_names(store: Store, since_wall_s: float, limit: int) -> list[NamedConsumer]:
+    """Return names by the energy of their jobs since a time, without trials."""
+    energy_j = func.sum(jobs.c.energy_j)
+    query = (
+        select(jobs.c.name, func.count(), energy_j, func.max(jobs.c.first_run_id))
+        .where(*_conditions(JobFilter(since_wall_s=since_wall_s)), ~is_trial_job())
+        .where(jobs.c.in_totals, jobs.c.energy_j > 0, jobs.c.name != "")
+        .group_by(jobs.c.name)
+        .order_by(energy_j.desc())
+        .limit(limit)
+    )
+    with store.reading() as connection:
+        return [NamedConsumer(*row) for row in connection.execute(query)]
+
+
+def newest_runs(store: Store, since_wall_s: float, limit: int) -> list[RunRecord]:
+    """Return the newest run of each host since a time, by host."""
+    newest = (
+        select(runs.c.host, func.max(runs.c.started_wall_s).label("started"))
+        .where(runs.c.started_wall_s >= since_wall_s, runs.c.host != "")
+        .group_by(runs.c.host)
+        .order_by(runs.c.host)
+        .limit(limit)
+        .subquery()
+    )
+    same = (runs.c.host == newest.c.host) & (runs.c.started_wall_s == newest.c.started)
+    query = select(runs.c.host, runs.c.body).join(newest, same).order_by(runs.c.host)
+    with store.reading() as connection:
+        found = {str(host): str(body) for host, body in connection.execute(query)}
+    return [read_record(body) for body in found.values()]
 
 
 def job_with_runs(store: Store, job_key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

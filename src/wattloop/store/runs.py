@@ -227,12 +227,13 @@ QUIET_S = 60.0
 
 def live_runs(store: Store) -> list[RunRecord]:
     """Return live runs, newest first; without a result, which only ended runs have."""
-    found = []
-    for path in _journals(store):
-        record = _record(path)
-        if record is not None:
-            found.append(record)
-    return sorted(found, key=lambda record: record.started_wall_s, reverse=True)
+    return [record for record, _ in live_journals(store)]
+
+
+def live_journals(store: Store) -> list[tuple[RunRecord, Path]]:
+    """Return live runs with their journals, newest first."""
+    found = [(record, path) for path in _journals(store) if (record := _record(path)) is not None]
+    return sorted(found, key=lambda one: one[0].started_wall_s, reverse=True)
 
 
 def live_journal(store: Store, run_id: str) -> tuple[RunRecord, Path] | None:

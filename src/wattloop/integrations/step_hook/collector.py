@@ -21,7 +21,13 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from wattloop.integrations.phases import Span, StepTotals, phase_energies, split_run
+from wattloop.integrations.phases import (
+    Span,
+    StepTotals,
+    drawn_spans,
+    phase_energies,
+    split_run,
+)
 from wattloop.integrations.records import PendingStep
 from wattloop.integrations.step_hook import step_file
 from wattloop.integrations.step_hook.step_file import StepFile
@@ -336,7 +342,8 @@ class StepCollector:
             phases=tuple(phases),
             notes=tuple(notes),
         )
-        session.record({"type": "phases", "time_s": end_s, **self.totals.to_dict()})
+        event = {"type": "phases", "time_s": end_s, "spans": drawn_spans(parts)}
+        session.record(event | self.totals.to_dict())
 
     def _energy_between_j(self, begin_s: float, end_s: float) -> float | None:
         return self._session.between(begin_s, end_s).energy_j

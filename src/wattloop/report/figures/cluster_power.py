@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from wattloop.report.figures.chart import (
+    BACKGROUND,
     BEST,
     HEIGHT,
     WIDTH,
@@ -108,7 +109,7 @@ def gantt_figure(result: SimulationResult, truth: Oracle, said: str) -> Spec:
     stopped = any(bar["how"] in ("preempted", "node died") for bar in bars)
     blocks = mark(
         "bar",
-        {"stroke": "white", "strokeWidth": 0.6},
+        {"stroke": BACKGROUND, "strokeWidth": 0.6},
         x=channel("begin:Q", "Hours"),
         x2={"field": "end"},
         color=channel("what:N", None),

@@ -277,3 +277,42 @@ def slope_figure(
         color=channel("device:N", None, scale=in_turn(order)),
     )
     return styled(chart, "Energy against duration", f"lines: least squares per device{sampled}")
+
+
+def daily_figure(days: Sequence[tuple[str, str, float]], by: str) -> Spec:
+    """Draw the energy of each day as stacked bars.
+
+    Args:
+        days: date, project or user, joules.
+        by: what the names are.
+    """
+    largest_j = max(energy_j for _, _, energy_j in days)
+    unit, scale_j = ("kWh", 3.6e6) if largest_j >= 3.6e5 else ("Wh", 3.6e3)
+    sums: dict[str, float] = {}
+    for _, name, energy_j in days:
+        sums[name] = sums.get(name, 0.0) + energy_j
+    order = sorted(sums, key=lambda name: -sums[name])
+    chart = mark(
+        "bar",
+        {"cornerRadius": 1},
+        rows=[
+            {"day": day, "name": name, "energy": j / scale_j, "place": order.index(name)}
+            for day, name, j in days
+        ],
+        x=channel(
+            "day:O",
+            None,
+            timeUnit="yearmonthdate",
+            type="ordinal",
+            axis={"format": "%b %d", "labelAngle": 0, "labelOverlap": "greedy"},
+        ),
+        y=channel("energy:Q", f"Energy ({unit})", stack="zero"),
+        color=channel("name:N", None, scale=in_turn(order)),
+        order={"field": "place", "type": "quantitative"},
+        tooltip=[
+            {"field": "day", "type": "temporal", "title": "day"},
+            channel("name:N", by),
+            channel("energy:Q", unit, format=",.3~g"),
+        ],
+    )
+    return styled({**chart, "width": 2 * WIDTH, "height": 220}, "", "")

@@ -13,8 +13,10 @@ from wattloop.analyze.roles import default_target
 from wattloop.analyze.table import RunTable
 from wattloop.core.units import J_PER_WH
 from wattloop.report.figures.chart import (
+    BACKGROUND,
     GREY,
     HEIGHT,
+    INK,
     PALETTE,
     WIDTH,
     Spec,
@@ -65,7 +67,7 @@ def matrix_figures(found: Matrix) -> dict[str, Spec]:
     height = max(min(CELL_PX * len(lines), 640), 120)
     chart = mark(
         "rect",
-        {"stroke": "white", "strokeWidth": 0.4 if len(lines) < MOST_LINES else 0},
+        {"stroke": BACKGROUND, "strokeWidth": 0.4 if len(lines) < MOST_LINES else 0},
         rows=rows,
         x=channel(
             "level:N",
@@ -137,7 +139,7 @@ def parallel_figure(table: RunTable) -> Spec | None:
         color=channel("target:Q", titled(target), scale={"scheme": "viridis"}),
         tooltip=["run:N", "axis:N", "value:N", "target:Q"],
     )
-    above = {"dy": {"expr": "datum.place ? -8 : 10"}, "fontSize": 10, "color": "#374151"}
+    above = {"dy": {"expr": "datum.place ? -8 : 10"}, "fontSize": 10, "color": INK}
     bare = {"labelAngle": -20, "domain": False, "ticks": False, "labelPadding": 16}
     chart = layers(
         mark("rule", {"color": GREY, "opacity": 0.6}, rows=ends),

@@ -4,8 +4,10 @@ from wattloop.analyze.correlation import Correlations
 from wattloop.analyze.importance import METHODS, Importances
 from wattloop.analyze.ols import Regression
 from wattloop.report.figures.chart import (
+    BEST,
     GREY,
     PALETTE,
+    TICKS,
     WIDTH,
     Spec,
     channel,
@@ -43,7 +45,7 @@ def correlation_figures(found: Correlations) -> dict[str, Spec]:
     scale = {"domain": [-1, 0, 1], "range": ["#b2182b", "#f7f7f7", "#2166ac"]}
     parts = [mark("rect", color=channel("r:Q", "Pearson r", scale=scale))]
     if len(names) <= FEW:
-        dark = {"condition": {"test": "abs(datum.r) > 0.6", "value": "white"}, "value": "#111827"}
+        dark = {"condition": {"test": "abs(datum.r) > 0.6", "value": "#ffffff"}, "value": BEST}
         parts.append(mark("text", {"fontSize": 11}, text="shown:N", color=dark))
     wide = 1 if found.target is not None else len(names)
     tall = len(names) - (found.target is not None)
@@ -85,7 +87,7 @@ def regression_figures(found: Regression) -> dict[str, Spec]:
     if not rows:
         return {}
     x_title = f"Distance from the mean over levels, {titled(found.target)}"
-    kinds = {"domain": ["p < 0.05", "p >= 0.05"], "range": [PALETTE[0], "#9ca3af"]}
+    kinds = {"domain": ["p < 0.05", "p >= 0.05"], "range": [PALETTE[0], TICKS]}
     terms = layers(
         mark("rule", {"strokeWidth": 2}, x=channel("low:Q", x_title), x2={"field": "high"}),
         mark("point", {"size": 45, "filled": True, "opacity": 1}, x="coef:Q"),

@@ -10,7 +10,13 @@ from sqlalchemy import func, select
 from wattloop.analyze.clusters import Clusters, clusters
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import RunTable, nearest
-from wattloop.report.stored_results import read_search, search_table, stored_search, stored_sweep
+from wattloop.report.stored_results import (
+    headline,
+    read_search,
+    search_table,
+    stored_search,
+    stored_sweep,
+)
 from wattloop.schedule.campaigns.store import known_outcomes
 from wattloop.schedule.campaigns.summary import per_cell
 from wattloop.serve.errors import Conflict, NotFound, conflict_on_error, faults
@@ -23,6 +29,7 @@ from wattloop.store.experiments import (
     find_experiment,
     list_experiments,
 )
+from wattloop.store.runs import list_trial_groups
 from wattloop.store.schema import trials
 from wattloop.study.record import STEPS, next_step
 from wattloop.trials.lock import with_status_now
@@ -34,7 +41,7 @@ UNENDED = ("running", "begun")
 
 
 class ExperimentAnswer(BaseModel):
-    """One line of a list."""
+    """One line of a list; `energy_j` is that of its measured runs, `result` what came out."""
 
     experiment_id: str
     kind: str
@@ -44,6 +51,8 @@ class ExperimentAnswer(BaseModel):
     host: str
     trials: int
     ended: int
+    energy_j: float | None = None
+    result: str = ""
 
 
 class ExperimentsAnswer(BaseModel):
@@ -55,7 +64,7 @@ class ExperimentsAnswer(BaseModel):
 @router.get("/sweeps")
 def sweeps(state: State) -> ExperimentsAnswer:
     """List all sweeps."""
-    return experiments_answer(state.store, "sweep")
+    return experiments_answer(state, "sweep")
 
 
 @router.get("/sweeps/{sweep_id}", responses=faults(404))
@@ -68,7 +77,7 @@ def sweep(state: State, sweep_id: str) -> dict[str, Any]:
 @router.get("/searches")
 def searches(state: State) -> ExperimentsAnswer:
     """List all searches."""
-    return experiments_answer(state.store, "search")
+    return experiments_answer(state, "search")
 
 
 @router.get("/searches/{search_id}", responses=faults(404))
@@ -82,7 +91,7 @@ def search(state: State, search_id: str) -> dict[str, Any]:
 @router.get("/campaigns")
 def campaigns(state: State) -> ExperimentsAnswer:
     """List all campaigns of `simulate`."""
-    return experiments_answer(state.store, "campaign")
+    return experiments_answer(state, "campaign")
 
 
 @router.get("/campaigns/{campaign_id}", responses=faults(404))
@@ -96,7 +105,7 @@ def campaign(state: State, campaign_id: str) -> dict[str, Any]:
 @router.get("/studies")
 def studies(state: State) -> ExperimentsAnswer:
     """List all studies."""
-    return experiments_answer(state.store, "study")
+    return experiments_answer(state, "study")
 
 
 @router.get("/studies/{study_id}", responses=faults(404))
@@ -120,9 +129,12 @@ def experiment_state(store: Store, experiment: Experiment) -> tuple[Hashable, ..
     return experiment.experiment_id, now.status, int(ended), done_s, final.get("final_id")
 
 
-def experiments_answer(store: Store, kind: Kind) -> ExperimentsAnswer:
+def experiments_answer(state: AppState, kind: Kind) -> ExperimentsAnswer:
     """Return the list for page and API."""
+    store = state.store
     counts = _counts(store)
+    groups = state.answers.get("trial groups", lambda: list_trial_groups(store))
+    energies_j = {group.experiment_id: group.energy_j for group in groups}
     found = []
     for stored in list_experiments(store, kind):
         # a study is done by a person, step by step: no process locks it in between
@@ -141,9 +153,25 @@ def experiments_answer(store: Store, kind: Kind) -> ExperimentsAnswer:
                 host=str(experiment.facts.get("host") or ""),
                 trials=all_trials,
                 ended=ended,
+                energy_j=energies_j.get(experiment.experiment_id),
+                result=_headline(state, experiment, ended),
             )
         )
     return ExperimentsAnswer(experiments=found)
+
+
+def _headline(state: AppState, experiment: Experiment, ended: int) -> str:
+    def make() -> str:
+        return headline(state.store, experiment)
+
+    if experiment.kind != "campaign":
+        return make()
+    # read from all of its trials, so once for each state
+    key = ("headline", experiment.experiment_id, experiment.status, ended)
+    return state.cache.soon(key, make, HEADLINE_S) or ""
+
+
+HEADLINE_S = 0.02
 
 
 def _counts(store: Store) -> dict[str, tuple[int, int]]:

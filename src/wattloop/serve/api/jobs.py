@@ -10,10 +10,23 @@ from fastapi import APIRouter, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from wattloop.accounting.energy_slope import slopes
+from wattloop.report.stored_results import headline
 from wattloop.serve.errors import faults
 from wattloop.serve.state import AppState, State
 from wattloop.store.database import Store
-from wattloop.store.job_queries import JobFilter, JobTotals, job_page, job_totals, job_with_runs
+from wattloop.store.experiments import find_experiment
+from wattloop.store.job_queries import (
+    JobFilter,
+    JobTotals,
+    count_trials,
+    folded_job_page,
+    job_page,
+    job_totals,
+    job_with_runs,
+    matching_groups,
+)
+from wattloop.store.trial_groups import TrialGroup
+from wattloop.trials.lock import with_status_now
 
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
@@ -149,6 +162,7 @@ class JobFilters(BaseModel):
     longest_s: Seconds | Literal[""] = Field("", description="Duration at most.")
     exclusive: Literal["", "yes", "no"] = ""
     kind: str = Field("", max_length=40, description="`unallocated`: what nodes used for no job.")
+    experiment: str = Field("", max_length=200, description="Trials of this sweep or search.")
 
 
 class JobListQuery(JobFilters):
@@ -158,13 +172,18 @@ class JobListQuery(JobFilters):
     order: Literal["down", "up"] = "down"
     page: int = Field(1, ge=1, le=1_000_000)
     size: int = Field(25, ge=1, le=500)
+    trials: Literal["all", "fold"] = Field(
+        "all", description="`fold`: one row per sweep or search instead of its trials."
+    )
 
 
 class JobRow(BaseModel):
     """One job in the list: a run, or all runs of a batch job.
 
     Energies in joules of everything that was read on its `nodes`; `run_id` is the first of its
-    `runs`. Those of the `quarantined` are not believed, and in no sum.
+    `runs`. Those of the `quarantined` are not believed, and in no sum. A row of folded trials is
+    their experiment: `experiment_kind` is `sweep` or `search`, `run_id` is empty, `result` says
+    what came out.
     """
 
     job_key: str
@@ -195,6 +214,8 @@ class JobRow(BaseModel):
     complete: bool | None
     facility_j: float | None
     carbon_g: float | None
+    experiment_kind: str | None = None
+    result: str = ""
 
 
 class JobRunRow(BaseModel):
@@ -226,10 +247,11 @@ class JobAnswer(BaseModel):
 
 
 class JobsAnswer(BaseModel):
-    """A page of jobs."""
+    """A page of jobs; `rows` is the number of rows on all pages."""
 
     jobs: list[JobRow]
     totals: JobTotals
+    rows: int
     page: int
     pages: int
 
@@ -263,23 +285,73 @@ def jobs_answer(state: AppState, query: JobListQuery) -> JobsAnswer:
     """Return a page of jobs for page and API."""
     wanted = _filter(query)
     order = (query.sort, query.order, query.page, query.size)
-    rows = state.answers.get(
-        ("jobs", wanted, *order),
-        lambda: job_page(
-            state.store,
-            wanted,
-            sort=query.sort,
-            descending=query.order == "down",
-            offset=(query.page - 1) * query.size,
-            limit=query.size,
-        ),
-    )
+    how: dict[str, Any] = {
+        "sort": query.sort,
+        "descending": query.order == "down",
+        "offset": (query.page - 1) * query.size,
+        "limit": query.size,
+    }
     found = state.answers.get(("totals", wanted), lambda: job_totals(state.store, wanted))
+    if query.trials == "all" or query.experiment:
+        rows = state.answers.get(
+            ("jobs", wanted, *order), lambda: job_page(state.store, wanted, **how)
+        )
+        listed, count = [_job(row) for row in rows], found.runs
+    else:
+        groups, trials = state.answers.get(("groups", wanted), lambda: _groups(state, wanted))
+        mixed = state.answers.get(
+            ("folded", wanted, *order),
+            lambda: folded_job_page(state.store, wanted, groups, **how),
+        )
+        listed = [_job(row) if isinstance(row, dict) else _group(state, row) for row in mixed]
+        count = found.runs - trials + len(groups)
     return JobsAnswer(
-        jobs=[_job(row) for row in rows],
+        jobs=listed,
         totals=found,
+        rows=count,
         page=query.page,
-        pages=max(1, math.ceil(found.runs / query.size)),
+        pages=max(1, math.ceil(count / query.size)),
+    )
+
+
+def _groups(state: AppState, wanted: JobFilter) -> tuple[list[TrialGroup], int]:
+    return matching_groups(state.store, wanted), count_trials(state.store, wanted)
+
+
+def _group(state: AppState, group: TrialGroup) -> JobRow:
+    """Return the row of an experiment: its trials together, and its result."""
+    experiment = find_experiment(state.store, group.experiment_id)
+    return JobRow(
+        job_key=group.experiment_id,
+        run_id="",
+        name=group.name or group.experiment_id,
+        status=with_status_now(state.store, experiment).status,
+        kind=group.kind,
+        nodes=1,
+        nodes_expected=None,
+        runs=group.runs,
+        quarantined=0,
+        host=group.host,
+        user_name=group.user_name,
+        job_id=None,
+        started_wall_s=group.started_wall_s,
+        duration_s=group.duration_s,
+        energy_j=group.energy_j,
+        uncertainty_j=None,
+        counted=True,
+        cluster=group.cluster,
+        partition=group.partition,
+        project=group.project,
+        exclusive=None,
+        device="",
+        label="",
+        insights=[],
+        provenance=group.provenance,
+        complete=group.complete,
+        facility_j=group.facility_j,
+        carbon_g=group.carbon_g,
+        experiment_kind=group.kind,
+        result=headline(state.store, experiment),
     )
 
 
@@ -311,4 +383,5 @@ def _filter(query: JobFilters) -> JobFilter:
         longest_s=None if query.longest_s == "" else query.longest_s,
         exclusive={"yes": True, "no": False}.get(query.exclusive),
         kind=query.kind,
+        experiment=query.experiment,
     )

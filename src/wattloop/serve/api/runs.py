@@ -14,8 +14,14 @@ from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
 from wattloop.cap.savings import group_savings, read_savings, sum_savings
 from wattloop.core.errors import ConfigError
+from wattloop.integrations.phases import StepTotals
 from wattloop.integrations.serving import read_serving_totals
-from wattloop.integrations.stored_steps import read_run_totals, read_step_costs, read_step_totals
+from wattloop.integrations.stored_steps import (
+    read_phase_spans,
+    read_run_totals,
+    read_step_costs,
+    read_step_totals,
+)
 from wattloop.serve.errors import conflict_on_error, faults
 from wattloop.serve.state import AppState, State
 from wattloop.store.comparison import RunComparison, compare
@@ -44,7 +50,7 @@ class CurveAnswer(BaseModel):
 
 
 class BandAnswer(BaseModel):
-    """A window within the run, in seconds since its start."""
+    """A window or a part of a phase, in seconds since the start of the run."""
 
     name: str
     begin_s: float
@@ -58,6 +64,7 @@ class CurvesAnswer(BaseModel):
     run_id: str
     curves: list[CurveAnswer]
     windows: list[BandAnswer]
+    phases: list[BandAnswer] = []
 
 
 class AdviceAnswer(BaseModel):
@@ -74,10 +81,7 @@ def run(state: State, run_id: str) -> dict[str, Any]:
     `step_totals` is null without steps, `serving` without a language-model server.
     """
     record = find_any_run(state.store, run_id)
-    totals = state.cache.get(
-        ("step_totals", record.run_id, record.status),
-        lambda: read_step_totals(state.store, record),
-    )
+    totals = step_totals(state, record)
     serving = state.cache.get(
         ("serving_totals", record.run_id, record.status),
         lambda: read_serving_totals(state.store, record),
@@ -86,6 +90,14 @@ def run(state: State, run_id: str) -> dict[str, Any]:
         "step_totals": None if totals is None else totals.to_dict(),
         "serving": None if serving is None else serving.to_dict(),
     }
+
+
+def step_totals(state: AppState, record: RunRecord) -> StepTotals | None:
+    """Return steps and phases for page and API; a run has none stored until it has ended."""
+    return state.cache.get(
+        ("step_totals", record.run_id, record.status),
+        lambda: read_step_totals(state.store, record),
+    )
 
 
 @router.get("/runs/{run_id}/curves", responses=faults(404))
@@ -153,7 +165,16 @@ def curves_answer(
         for w in read_windows(store, record.run_id)
     ]
     found = _curves(store, record, list(power_series(record.feeds).values()), points, span_s)
-    return CurvesAnswer(run_id=record.run_id, curves=found, windows=bands)
+    phases = [
+        BandAnswer(
+            name=span.name,
+            begin_s=span.begin_s - start_s,
+            end_s=span.end_s - start_s,
+            energy_j=None,
+        )
+        for span in read_phase_spans(store, record)
+    ]
+    return CurvesAnswer(run_id=record.run_id, curves=found, windows=bands, phases=phases)
 
 
 def _curves(

@@ -1,10 +1,12 @@
 """Style sheet and scripts, all served from this machine."""
 
+import json
 from functools import lru_cache
 
 from fastapi import APIRouter
 from fastapi.responses import Response
 
+from wattloop.report.figures.chart import CONFIG, DARK, PALETTE
 from wattloop.report.html import style_sheet
 from wattloop.serve.state import static_text
 
@@ -22,7 +24,9 @@ def style() -> Response:
 @router.get("/wattloop.js")
 def script() -> Response:
     """Serve the script that draws charts and switches between light and dark."""
-    return Response(static_text("wattloop.js"), media_type="text/javascript", headers=KEEP)
+    theme = json.dumps({"palette": PALETTE, "config": CONFIG, "dark": DARK})
+    text = f"const THEME = {theme};\n{static_text('wattloop.js')}"
+    return Response(text, media_type="text/javascript", headers=KEEP)
 
 
 @router.get("/curves.js")

@@ -89,7 +89,7 @@ def study(request: Request, state: State, study_id: str) -> HTMLResponse:
 def _listed(
     state: AppState, request: Request, kind: Kind, title: str, example: str
 ) -> HTMLResponse:
-    answer = experiments_answer(state.store, kind)
+    answer = experiments_answer(state, kind)
     return state.page(
         "experiments.html", request, title=title, kind=kind, answer=answer, example=example
     )

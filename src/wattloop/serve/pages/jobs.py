@@ -1,21 +1,12 @@
 """*Jobs* page: totals and a table of jobs with badges, and one job by node."""
 
-import time
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from wattloop.cap.savings import (
-    format_interval,
-    format_kwh,
-    format_percent,
-    read_savings,
-    sum_savings,
-)
-from wattloop.core.units import format_mass
 from wattloop.report.document import Chart
 from wattloop.report.figures.power import slope_figure
 from wattloop.serve.api.jobs import (
@@ -25,11 +16,10 @@ from wattloop.serve.api.jobs import (
     jobs_answer,
     slopes_answer,
 )
+from wattloop.serve.api.live import live_answers
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.state import AppState, State
 from wattloop.store.job_queries import known_values
-from wattloop.store.run_record import UNALLOCATED_KIND
-from wattloop.store.runs import RunRecord, live_runs
 
 
 class Badge(NamedTuple):
@@ -44,13 +34,6 @@ class Badge(NamedTuple):
     name: str
     tone: str
     meaning: str
-
-
-class SavedCard(NamedTuple):
-    """Saving of the last days, in words."""
-
-    energy: str
-    remark: str
 
 
 LABELS = {
@@ -80,18 +63,42 @@ INSIGHTS = {
 router = APIRouter()
 CHOICES = ("cluster", "partition", "project", "label", "status", "host")
 LIVE_SHOWN = 10
-SAVED_DAYS = 30
+COLUMNS = (
+    *(("name", "run"), ("started", "begun"), ("duration", "duration"), ("energy", "energy")),
+    *(("carbon", "CO2e"), ("label", "efficiency"), ("status", "status"), ("project", "project")),
+    *(("user", "user"), ("host", "host"), ("cluster", "cluster"), ("partition", "partition")),
+    *(("exclusive", "exclusive"), ("insights", "insights")),
+)
+"""Columns of the list; a reader may hide all but the first."""
 
 
-@router.get("/")
+PROVENANCES = {
+    "measured": Badge("M", "good", "measured: every part was read from a sensor"),
+    "modelled": Badge("Mo", "info", "modelled from other readings"),
+    "estimated": Badge("E", "warning", "estimated, for example from utilisation"),
+    "simulated": Badge("S", "warning", "simulated: a virtual GPU or a simulation"),
+    "replayed": Badge("R", "info", "replayed from a recording"),
+}
+COMPLETENESS = {
+    "incomplete": Badge("−", "warning", "incomplete: a known part of the machine was not read"),
+    "quarantined": Badge("Q", "warning", "quarantined: not believed, and in no total"),
+}
+
+
+class JobPageQuery(JobListQuery):
+    """Filter, order and page of the list; trials are folded unless asked for."""
+
+    trials: Literal["all", "fold"] = "fold"
+
+
 @router.get("/jobs")
 @router.get("/jobs/")
-def jobs(request: Request, state: State, query: Annotated[JobListQuery, Query()]) -> HTMLResponse:
+def jobs(request: Request, state: State, query: Annotated[JobPageQuery, Query()]) -> HTMLResponse:
     """Show totals, filters and a page of jobs."""
     state.tidy()
     answer = jobs_answer(state, query)
     slopes, chart = _slopes(state, query)
-    live = state.answers.get("live", lambda: _live_jobs(state))
+    live = live_answers(state)
     return state.page(
         "jobs.html",
         request,
@@ -104,10 +111,17 @@ def jobs(request: Request, state: State, query: Annotated[JobListQuery, Query()]
         live_more=max(0, len(live) - LIVE_SHOWN),
         labels=LABELS,
         insights=INSIGHTS,
-        link=lambda **changes: "/?" + _with(request, changes),
-        saved=state.answers.get("savings", lambda: _saved(state)),
-        saved_days=SAVED_DAYS,
+        provenances=PROVENANCES,
+        completeness=COMPLETENESS,
+        columns=COLUMNS,
+        link=lambda **changes: "/jobs?" + _with(request, changes),
     )
+
+
+def listed_rows(state: AppState, **filters: Any) -> list[dict[str, Any]]:
+    """Return rows of the folded list that match fields of `JobListQuery`, for other pages."""
+    query = JobListQuery.model_validate({**filters, "trials": "fold"})
+    return [row.model_dump() for row in jobs_answer(state, query).jobs]
 
 
 @router.get("/jobs/{job_key:path}")
@@ -120,32 +134,9 @@ def job(request: Request, state: State, job_key: str) -> HTMLResponse:
         answer=answer,
         labels=LABELS,
         insights=INSIGHTS,
+        provenances=PROVENANCES,
+        completeness=COMPLETENESS,
     )
-
-
-def _saved(state: AppState) -> SavedCard | None:
-    """Return what runs with a saver saved lately; None where there was none."""
-    since_wall_s = time.time() - SAVED_DAYS * 86_400
-    total = sum_savings(read_savings(state.store, state.settings, since_wall_s))
-    if not total.runs:
-        return None
-    energy, remarks = "nothing", []
-    if total.saved_j is not None and total.saved_pct is not None:
-        energy = format_kwh(total.saved_j)
-        runs = f"{total.compared} run{'s' * (total.compared != 1)}"
-        remarks.append(f"{format_percent(total.saved_pct)} of the GPU energy of {runs}")
-    remarks += [f"{format_interval(cost)} {unit}" for unit, cost in total.cost.items()]
-    if total.carbon_g is not None:
-        remarks.append(f"{format_mass(total.carbon_g.value)}CO2e")
-    if total.expected_j is not None:
-        runs = f"{total.observed} run{'s' * (total.observed != 1)}"
-        remarks.append(f"{runs} could have saved {format_kwh(total.expected_j)} (modelled)")
-    return SavedCard(energy, "; ".join(remarks) or "no run was compared with its reference")
-
-
-def _live_jobs(state: AppState) -> list[RunRecord]:
-    """Return running jobs, without the nodes' unattributed runs, which always run."""
-    return [run for run in live_runs(state.store) if run.kind != UNALLOCATED_KIND]
 
 
 def _choices(state: AppState) -> dict[str, list[str]]:
@@ -157,7 +148,7 @@ def _choices(state: AppState) -> dict[str, list[str]]:
 
 def _slopes(state: AppState, query: JobListQuery) -> tuple[SlopesAnswer, Markup]:
     """Fit and draw energy over duration of matching jobs."""
-    wanted = query.model_dump(exclude={"sort", "order", "page", "size"})
+    wanted = query.model_dump(exclude={"sort", "order", "page", "size", "trials"})
 
     def make() -> tuple[SlopesAnswer, Markup]:
         found = slopes_answer(state.store, query)

@@ -1,12 +1,15 @@
 """*Run* and *Compare* pages: one run, and the significant differences of several."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
+from wattloop.core.errors import ExperimentNotFound
 from wattloop.core.table import Table
 from wattloop.core.units import (
     format_change,
@@ -15,6 +18,7 @@ from wattloop.core.units import (
     format_number,
     format_power,
 )
+from wattloop.integrations.stored_steps import read_phase_spans
 from wattloop.report.document import Block, Chart, Note
 from wattloop.report.figures.power import power_figure
 from wattloop.report.run import (
@@ -28,14 +32,17 @@ from wattloop.report.run import (
     windows_table,
 )
 from wattloop.report.subject import notes_of
-from wattloop.serve.api.runs import compare_runs, find_any_run, run_advice
+from wattloop.serve.api.live import LiveRunAnswer, live_answers
+from wattloop.serve.api.runs import compare_runs, find_any_run, run_advice, step_totals
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.state import AppState, State
 from wattloop.store.comparison import Cell, RunComparison
+from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.store.job_queries import job_page
 from wattloop.store.run_record import read_windows
-from wattloop.store.runs import RunRecord, find_run
+from wattloop.store.runs import RunRecord, child_runs, find_run
 from wattloop.store.samples import series_of
+from wattloop.store.trial_groups import TRIAL_TAGS
 
 router = APIRouter()
 
@@ -61,16 +68,24 @@ def run(request: Request, state: State, run_id: str) -> HTMLResponse:
         grid_facts(accounting) if accounting else None,
         windows_table(windows),
     ]
+    is_live = record.status.value == "running"
     return state.page(
         "run.html",
         request,
         record=record,
-        is_live=record.status.value == "running",
+        is_live=is_live,
+        now=_live_answer(state, record) if is_live else None,
+        totals=None if is_live else step_totals(state, record),
+        command=shlex.join(record.command) if record.command else "",
+        environment=_environment(record),
+        inside=[] if is_live else child_runs(state.store, record.run_id),
+        experiment=_experiment(state, record),
         has_samples=any(series.kind != "signal" for series in series_of(record.feeds)),
         has_limits=any(
             one.get("tdp_w") for feed in record.feeds for one in feed.get("domains") or ()
         ),
         has_windows=bool(windows),
+        has_phases=bool(not is_live and read_phase_spans(state.store, record)),
         has_signals=any(series.kind == "signal" for series in series_of(record.feeds)),
         advice=blocks_html(notes_of(run_advice(state, record))),
         steps=state.cache.get(  # a run has no stored steps until it has ended
@@ -84,6 +99,46 @@ def run(request: Request, state: State, run_id: str) -> HTMLResponse:
         ),
         blocks=blocks_html([block for block in found if block is not None]),
     )
+
+
+def _live_answer(state: AppState, record: RunRecord) -> LiveRunAnswer | None:
+    return next((one for one in live_answers(state) if one.run_id == record.run_id), None)
+
+
+def _environment(record: RunRecord) -> dict[str, str]:
+    """Return what is known about where and how the run was started."""
+    ending = "" if record.exit_code is None else str(record.exit_code)
+    if record.signal is not None:
+        ending = f"signal {record.signal}"
+    scheduler = (record.job or {}).get("scheduler")
+    job = str((record.job or {}).get("id") or "")
+    if job and isinstance(scheduler, Mapping) and scheduler.get("partition"):
+        job += f" ({scheduler['partition']})"
+    devices = () if record.result is None else record.result.domains
+    facts = {
+        "User": record.user,
+        "Host": record.host,
+        "Devices": ", ".join(dict.fromkeys(d.device for d in devices if d.device)),
+        "Exit code": ending,
+        "Folder": record.cwd,
+        "Job": job,
+        "Measured as": {"command": "a command", "python": "a Python block"}.get(
+            record.kind, record.kind
+        ),
+        "Python": record.python,
+        "Wattloop": record.version,
+        "Identifier": record.run_id,
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _experiment(state: AppState, record: RunRecord) -> Experiment | None:
+    """Return the sweep or search whose trial a run is."""
+    for key in TRIAL_TAGS:
+        with suppress(ExperimentNotFound):
+            if record.tags.get(key):
+                return find_experiment(state.store, str(record.tags[key]))
+    return None
 
 
 OFFERED = 30

@@ -1,0 +1,268 @@
+"""*Overview* page: energy now and lately, consumers, savings proven and waiting, health."""
+
+import shlex
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, NamedTuple
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import RedirectResponse, Response
+from markupsafe import Markup
+from starlette.exceptions import HTTPException
+
+from wattloop.advise.advice import Advice
+from wattloop.advise.advisor import advice_on
+from wattloop.cap.savings import (
+    RunSaving,
+    format_interval,
+    format_kwh,
+    format_percent,
+    read_savings,
+    sum_savings,
+)
+from wattloop.core.errors import RunNotFound
+from wattloop.core.units import format_mass
+from wattloop.report.document import Chart
+from wattloop.report.figures.power import daily_figure
+from wattloop.serve.api.jobs import JobListQuery
+from wattloop.serve.api.nodes import node_answers
+from wattloop.serve.api.overview import By, DayAnswer, overview_answer
+from wattloop.serve.blocks import blocks_html
+from wattloop.serve.pages.jobs import listed_rows
+from wattloop.serve.state import AppState, State
+from wattloop.store.job_queries import NamedConsumer, largest_names, newest_runs
+from wattloop.store.runs import find_run
+
+router = APIRouter()
+DAY_S = 86_400.0
+LATELY_D, SAVED_D = 7, 30
+LARGEST, LOOKED_AT, WAITING, HOSTS, LINES = 8, 6, 6, 200, 6
+
+
+class ProvenSaving(NamedTuple):
+    """What savers saved lately, in words."""
+
+    energy: str
+    remark: str
+
+
+class WaitingSaving(NamedTuple):
+    """Energy that could be saved, how, and why that is believed."""
+
+    what: str
+    run_id: str
+    energy_j: float
+    text: str
+    command: str
+    source: str
+
+
+class HealthLine(NamedTuple):
+    """Something that is well or wrong with a sensor, a node or a run, and the remedy."""
+
+    tone: str
+    what: str
+    text: str
+    remedy: str = ""
+    link: str = ""
+
+
+@router.get("/")
+def overview(request: Request, state: State, by: Annotated[By, Query()] = "project") -> Response:
+    """Show energy of periods and days, live runs, consumers, savings and health."""
+    if request.query_params.keys() & JobListQuery.model_fields.keys():
+        # lists of jobs had this address before
+        kept = [(k, v) for k, v in request.query_params.multi_items() if k != "token"]
+        return RedirectResponse(f"/jobs?{urlencode(kept)}", 307)
+    state.tidy()
+    answer = overview_answer(state, by)
+    since = datetime.fromtimestamp(time.time() - LATELY_D * DAY_S).date().isoformat()
+    return state.page(
+        "overview.html",
+        request,
+        answer=answer,
+        chart=_chart(state, by, answer.days),
+        largest=state.answers.get(("largest", since), lambda: _largest(state)),
+        since=since,
+        lately_d=LATELY_D,
+        saved_d=SAVED_D,
+        saved=state.answers.get("savings", lambda: proven_saving(state)),
+        waiting=state.answers.get("waiting", lambda: _waiting(state)),
+        health=state.answers.get("health", lambda: _health(state)),
+        is_empty=not answer.live and not _has_jobs(state),
+    )
+
+
+def _has_jobs(state: AppState) -> bool:
+    return bool(listed_rows(state, size=1))
+
+
+def _chart(state: AppState, by: By, days: Sequence[DayAnswer]) -> Markup:
+    def make() -> Markup:
+        rows = [(each.day, each.name, each.energy_j) for each in days]
+        words = f"Energy of each of the last 30 days by {by}"
+        return blocks_html([Chart("days", daily_figure(rows, by), words)]) if rows else Markup("")
+
+    return state.cache.get(("days", by, tuple((d.day, d.name, d.energy_j) for d in days)), make)
+
+
+def _largest(state: AppState) -> list[dict[str, object]]:
+    since = datetime.fromtimestamp(time.time() - LATELY_D * DAY_S).date().isoformat()
+    rows = listed_rows(state, since=since, sort="energy", size=LARGEST)
+    return [row for row in rows if row["energy_j"]]
+
+
+def proven_saving(state: AppState) -> ProvenSaving | None:
+    """Return what runs with a saver saved lately; None where there was none."""
+    total = sum_savings(_recent_savings(state))
+    if not total.runs:
+        return None
+    energy, remarks = "nothing yet", []
+    if total.saved_j is not None and total.saved_pct is not None:
+        energy = format_kwh(total.saved_j)
+        runs = f"{total.compared} run{'s' * (total.compared != 1)}"
+        remarks.append(f"{format_percent(total.saved_pct)} of the GPU energy of {runs}")
+    remarks += [f"{format_interval(cost)} {unit}" for unit, cost in total.cost.items()]
+    if total.carbon_g is not None:
+        remarks.append(f"{format_mass(total.carbon_g.value)}CO2e")
+    if total.expected_j is not None:
+        runs = f"{total.observed} run{'s' * (total.observed != 1)}"
+        remarks.append(f"{runs} could have saved {format_kwh(total.expected_j)} (modelled)")
+    return ProvenSaving(energy, "; ".join(remarks) or "no run was compared with its reference")
+
+
+def _recent_savings(state: AppState) -> list[RunSaving]:
+    return read_savings(state.store, state.settings, time.time() - SAVED_D * DAY_S)
+
+
+def _waiting(state: AppState) -> list[WaitingSaving]:
+    """Return savings that advice and savers expect, the largest first."""
+    found = [*_advised(state), *_observed(state)]
+    return sorted(found, key=lambda one: -one.energy_j)[:WAITING]
+
+
+def _advised(state: AppState) -> list[WaitingSaving]:
+    """Return advice on the newest run of each of the largest names."""
+    found = []
+    for name in largest_names(state.store, time.time() - SAVED_D * DAY_S, LOOKED_AT):
+        advice = _advice(state, name)
+        best = next((a for a in advice if a.saving_j is not None and a.saving_share > 0), None)
+        if best is None:
+            continue
+        runs = f"its {name.jobs} runs" if name.jobs > 1 else "its run"
+        found.append(
+            WaitingSaving(
+                what=name.name,
+                run_id=name.newest_run_id,
+                energy_j=best.saving_share * name.energy_j,
+                text=f"{best.title}: {best.saving_share:.0%} of {runs} of {SAVED_D} days",
+                command=best.command or f"wattloop advise {name.newest_run_id}",
+                source=best.source,
+            )
+        )
+    return found
+
+
+def _advice(state: AppState, name: NamedConsumer) -> list[Advice]:
+    """Return advice on the newest run of a name; none while it is worked out."""
+    try:
+        record = find_run(state.store, name.newest_run_id)
+    except RunNotFound:  # deleted meanwhile
+        return []
+    if record.result is None:
+        return []
+    with suppress(HTTPException):  # too much is worked out already: at the next look
+        return (
+            state.cache.soon(
+                ("advice", record.run_id),
+                lambda: advice_on(state.store, record, state.settings),
+                0.0,
+            )
+            or []
+        )
+    return []
+
+
+def _observed(state: AppState) -> list[WaitingSaving]:
+    """Return what savers expect of runs in which they set nothing, by name."""
+    groups: dict[str, list[RunSaving]] = {}
+    for run in _recent_savings(state):
+        if run.expected_j is not None and run.expected_j.value > 0:
+            groups.setdefault(run.name, []).append(run)
+    found = []
+    for name, runs in groups.items():
+        record = find_run(state.store, runs[0].run_id)
+        command = shlex.join(record.command) if record.command else "python train.py"
+        count = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+        found.append(
+            WaitingSaving(
+                what=name or runs[0].run_id,
+                run_id=runs[0].run_id,
+                energy_j=sum(run.expected_j.value for run in runs if run.expected_j),
+                text=f"A lower cap or clock: {count} only observed ({runs[0].reason})",
+                command=f"wattloop run --save -- {command}",
+                source="the saver's model",
+            )
+        )
+    return found
+
+
+def _health(state: AppState) -> list[HealthLine]:
+    """Return what is wrong first, then what is well."""
+    lines = [*_node_lines(state), *_sensor_lines(state)]
+    refused = state.ingest.refused()
+    if refused:
+        text = f"{len(refused)} set aside, the last for: {refused[0].reason}"
+        lines.append(HealthLine("warning", "journals", text, link="/nodes"))
+    day_ago = datetime.fromtimestamp(time.time() - DAY_S).date().isoformat()
+    for status in ("failed", "died"):
+        rows = listed_rows(state, status=status, since=day_ago, size=LINES)
+        if rows:
+            many = "runs" if len(rows) > 1 else "run"
+            count = f"{len(rows)}{'+' * (len(rows) == LINES)} {many} {status} since {day_ago}"
+            link = f"/jobs?status={status}&since={day_ago}"
+            lines.append(HealthLine("warning", str(rows[0]["name"]), count, link=link))
+    bad = [line for line in lines if line.tone == "warning"]
+    return [*bad, *(line for line in lines if line.tone != "warning")]
+
+
+def _node_lines(state: AppState) -> list[HealthLine]:
+    lines, well = [], 0
+    for node in node_answers(state.nodes):
+        link = f"/nodes#{quote(node.node)}"
+        said = list(node.faults)
+        if node.stale:
+            said.append(f"silent for {round(node.age_s)} s")
+        if node.refusal:
+            said.append(f"refused: {node.refusal}")
+        lines += [HealthLine("warning", node.node, text, link=link) for text in said]
+        well += not said
+    if well:
+        text = f"{well} node{'s' * (well != 1)} report as expected"
+        lines.append(HealthLine("good", "agents", text, link="/nodes"))
+    return lines
+
+
+def _sensor_lines(state: AppState) -> list[HealthLine]:
+    """Return what the newest run of each host could not read."""
+    lines, well = [], 0
+    for record in newest_runs(state.store, time.time() - LATELY_D * DAY_S, HOSTS):
+        missing = () if record.result is None else record.result.missing
+        lines += [
+            HealthLine(
+                "warning",
+                record.host,
+                f"{part.name} is not read: {part.reason}",
+                part.remedy or "",
+                f"/runs/{quote(record.run_id)}",
+            )
+            for part in missing
+        ]
+        well += not missing
+    if well:
+        text = f"all known sensors of {well} host{'s' * (well != 1)} are read"
+        lines.append(HealthLine("good", "sensors", text))
+    return lines

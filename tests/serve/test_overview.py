@@ -1,0 +1,219 @@
+"""Promises of the overview: each joule in its day, periods next to those before them."""
+
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.cap.test_savings import OBSERVED
+from tests.cap.test_savings import record as saved_run
+from tests.serve.filled import LIVE, filled
+from tests.store.test_job_queries import record
+from wattloop.core.results import Missing
+from wattloop.core.settings import Settings
+from wattloop.serve.api.overview import overview_answer
+from wattloop.serve.app import create_app
+from wattloop.serve.options import ServeOptions
+from wattloop.serve.state import AppState
+from wattloop.store.database import open_store
+from wattloop.store.experiments import Experiment, create_experiment
+from wattloop.store.runs import insert_run
+
+NOON = datetime(2026, 3, 11, 12).timestamp()
+"""A Wednesday."""
+HOUR_S, DAY_S = 3_600.0, 86_400.0
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+def add(place: Path, number: int, started_wall_s: float, **changes: Any) -> None:
+    usual = {"started_wall_s": started_wall_s, "job": None}
+    with open_store(place) as store:
+        insert_run(store, record(number, **{**usual, **changes}))
+
+
+def state_of(place: Path) -> AppState:
+    found: AppState = create_app(ServeOptions(store=str(place))).state.wattloop
+    return found
+
+
+def test_periods_stand_next_to_those_before_them(place: Path) -> None:
+    """Run n has 100 n joules: two today, one yesterday morning, one last week, one last month."""
+    for number, age_s in ((1, HOUR_S), (2, 2 * HOUR_S), (4, 26 * HOUR_S), (8, 7 * DAY_S)):
+        add(place, number, NOON - age_s)
+    add(place, 16, datetime(2026, 2, 3, 12).timestamp())
+    add(place, 32, NOON - 13 * HOUR_S)  # yesterday, later than now
+    answer = overview_answer(state_of(place), "project", NOON)
+    today, week, month = answer.periods
+    assert (today.now.energy_j, today.now.jobs) == (300.0, 2)
+    assert (today.before.energy_j, today.whole_before.energy_j) == (400.0, 3_600.0)
+    assert (week.now.energy_j, week.before.energy_j) == (3_900.0, 0.0)
+    assert week.whole_before.energy_j == 800.0
+    assert (month.now.energy_j, month.before.energy_j) == (4_700.0, 1_600.0)
+
+
+def test_a_run_of_two_days_is_divided_by_time(place: Path) -> None:
+    """Ten hours from eight in the evening: four of them belong to the first day."""
+    begun_s = datetime(2026, 3, 10, 20).timestamp()
+    ten_h = record(1).result
+    assert ten_h is not None
+    add(place, 1, begun_s, result=ten_h._replace(end_s=10 * HOUR_S), user="ada")
+    answer = overview_answer(state_of(place), "user", NOON)
+    days = {(day.day, day.name): day.energy_j for day in answer.days}
+    assert days == {
+        ("2026-03-10", "ada"): pytest.approx(40.0),
+        ("2026-03-11", "ada"): pytest.approx(60.0),
+    }
+    assert answer.periods[0].now.energy_j == pytest.approx(60.0)
+
+
+def test_names_beyond_the_largest_are_others(place: Path) -> None:
+    """Bars have few colours; no joule is lost."""
+    for number in range(1, 12):
+        add(place, number, NOON - HOUR_S, tags={"project": f"p{number:02}"})
+    days = overview_answer(state_of(place), "project", NOON).days
+    assert len(days) == 7
+    assert days[-1].name == "others"
+    assert sum(day.energy_j for day in days) == pytest.approx(6_600.0)
+
+
+def test_what_nodes_use_for_no_job_is_apart(place: Path) -> None:
+    """In the bars under its own name, not in the sums of jobs."""
+    add(place, 1, NOON - HOUR_S)
+    add(place, 5, NOON - HOUR_S, kind="unallocated")
+    answer = overview_answer(state_of(place), "project", NOON)
+    assert answer.periods[0].now.energy_j == 100.0
+    assert answer.no_job_j == 500.0
+    assert {day.name for day in answer.days} == {"unnamed", "no job"}
+
+
+def test_cost_uses_one_tariff_and_says_whose(place: Path) -> None:
+    """The server's own; else that of the newest run; else none, never zero."""
+    accounting = {"cost": {"amount": 1.0, "currency": "CHF", "tariff_per_kwh": 0.36}}
+    kwh = {"energy_j": 3.6e6}
+    add(place, 1, NOON - HOUR_S, accounting={"facility": kwh})
+    state = state_of(place)
+    assert overview_answer(state, "project", NOON).periods[0].now.cost is None
+    add(place, 2, NOON - HOUR_S, accounting={**accounting, "facility": kwh})
+    answer = overview_answer(state_of(place), "project", NOON)
+    assert answer.periods[0].now.cost == pytest.approx(0.72)
+    assert (answer.currency, answer.tariff_source) == ("CHF", "the newest run")
+    state = state_of(place)
+    state.settings = Settings(tariff_per_kwh=1.0, currency="EUR")
+    answer = overview_answer(state, "project", NOON)
+    assert (answer.periods[0].now.cost, answer.currency) == (pytest.approx(2.0), "EUR")
+
+
+def test_an_empty_store_names_three_commands(place: Path) -> None:
+    """And nothing else."""
+    with TestClient(create_app(ServeOptions(store=str(place)))) as client:
+        page = client.get("/").text
+    assert page.count("data-copy") == 3
+    assert "wattloop run -- python train.py" in page
+    assert "This week" not in page
+
+
+def test_one_run_fills_every_part(place: Path) -> None:
+    """What it used, what its host could not read, what it might save, with commands to copy."""
+    now_s = time.time()
+    lost = Missing("dram", "no permission", "sudo chmod a+r /sys/class/powercap")
+    seen = saved_run("seen", OBSERVED, started_wall_s=now_s - 60, command=["python", "my train.py"])
+    assert seen.result is not None
+    with open_store(place) as store:
+        insert_run(
+            store,
+            type(seen)(**{**as_fields(seen), "result": seen.result._replace(missing=(lost,))}),
+        )
+    with TestClient(create_app(ServeOptions(store=str(place)))) as client:
+        page = client.get("/").text
+    assert "dram is not read: no permission" in page
+    assert "sudo chmod a+r /sys/class/powercap" in page
+    assert "wattloop run --save -- python &#39;my train.py&#39;" in page
+    assert 'id="spec-days"' in page
+
+
+def as_fields(run: Any) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in run.__slots__}
+
+
+def test_live_runs_have_their_watts_and_energy_so_far(tmp_path: Path) -> None:
+    """On the page and as JSON, before there is any result."""
+    with (
+        filled(tmp_path) as store,
+        TestClient(create_app(ServeOptions(store=str(store.path)))) as client,
+    ):
+        deadline_s = time.monotonic() + 60
+        while time.monotonic() < deadline_s:
+            (run,) = client.get("/api/v1/runs/live").json()["runs"]
+            if run["power_w"] is not None:
+                break
+        page = client.get("/").text
+    assert run["run_id"] == LIVE
+    assert 500 < run["power_w"] < 1_000
+    # the integral of 800 + 100 sin(t / 3) + 50 cos(t / 5) watts over 4.9 s
+    assert run["energy_j"] == pytest.approx(4_446, rel=0.01)
+    assert f'data-run="{LIVE}"' in page
+
+
+def test_lists_had_this_address_before(place: Path) -> None:
+    """Bookmarks of filtered lists lead to the list."""
+    add(place, 1, NOON)
+    with TestClient(create_app(ServeOptions(store=str(place))), follow_redirects=False) as client:
+        answer = client.get("/?project=p&sort=energy")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/jobs?project=p&sort=energy")
+
+
+def test_trials_are_folded_on_the_page_and_on_request_in_the_json(place: Path) -> None:
+    """One row with its result; all of them on request; the API is as before unless asked."""
+    summary = {
+        "best": [{"metric": "energy", "point": "300 W", "value_pct": 38.4, "beyond_noise": True}]
+    }
+    with open_store(place) as store:
+        create_experiment(
+            store,
+            Experiment(
+                experiment_id="sweep-1",
+                kind="sweep",
+                name="caps",
+                status="finished",
+                facts={"summary": summary},
+            ),
+        )
+    for number in (1, 2, 3):
+        add(place, number, NOON, tags={"experiment": "sweep-1"})
+    add(place, 4, NOON)
+    with TestClient(create_app(ServeOptions(store=str(place)))) as client:
+        page = client.get("/jobs").text
+        everything = client.get("/jobs?trials=all").text
+        trials = client.get("/jobs?experiment=sweep-1").text
+        plain = client.get("/api/v1/jobs").json()
+        folded = client.get("/api/v1/jobs?trials=fold").json()
+        sweeps = client.get("/sweeps").text
+    assert "sweep of 3 trials" in page
+    assert "300 W saves 38.4% energy" in page
+    assert "train 2" not in page
+    assert "train 2" in everything
+    assert "train 2" in trials and "train 4" not in trials
+    assert (len(plain["jobs"]), plain["rows"]) == (4, 4)
+    assert (len(folded["jobs"]), folded["rows"], folded["totals"]["runs"]) == (2, 2, 4)
+    assert [row["result"] for row in folded["jobs"] if row["experiment_kind"]] == [
+        "300 W saves 38.4% energy"
+    ]
+    assert "300 W saves 38.4% energy" in sweeps
+
+
+def test_days_begin_at_midnight_of_the_server(place: Path) -> None:
+    """Also a run without a length."""
+    midnight = datetime(2026, 3, 11)
+    empty = record(1).result
+    assert empty is not None
+    add(place, 1, midnight.timestamp(), result=empty._replace(end_s=0.0))
+    add(place, 2, (midnight - timedelta(seconds=30)).timestamp(), result=empty._replace(end_s=0.0))
+    answer = overview_answer(state_of(place), "project", NOON)
+    assert (answer.periods[0].now.jobs, answer.periods[0].whole_before.jobs) == (1, 1)
