@@ -1,4 +1,4 @@
-# Measure a host from a container: docs/container.md has the commands and the privileges.
+# Measure a host from a container, or serve the dashboard: docs/container.md has the commands and the privileges.
 FROM python:3.12-slim
 
 LABEL org.opencontainers.image.title="wattloop" \
@@ -11,7 +11,7 @@ COPY src ./src
 # Extras that need no compiler; training frameworks belong into an image of your own.
 # What is installed is this folder, which has no version to pin; constraints.txt pins the rest.
 # hadolint ignore=DL3013
-RUN pip install --no-cache-dir --constraint constraints.txt '.[parquet,postgres,visa]' \
+RUN pip install --no-cache-dir --constraint constraints.txt '.[serve,parquet,postgres,visa]' \
     && rm -rf /src
 
 # The host's trees are mounted here (read-only), and runs are kept in a volume.
@@ -19,6 +19,10 @@ ENV WATTLOOP_SYSFS_ROOT=/host/sys \
     WATTLOOP_PROCFS_ROOT=/host/proc \
     WATTLOOP_STORE=/data/runs.db
 VOLUME /data
+EXPOSE 8765
+COPY scripts/healthcheck.py /usr/local/lib/wattloop-healthcheck.py
+HEALTHCHECK --interval=30s --timeout=10s --start-period=20s \
+    CMD ["python", "/usr/local/lib/wattloop-healthcheck.py"]
 WORKDIR /project
 
 ENTRYPOINT ["wattloop"]

@@ -8,7 +8,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
+DEMO_STAMP := $(VENV)/.installed-demo
 EXTRAS := torch,hf,lightning,keras,sklearn,mpi,visa,parquet,postgres,tensorboard,figures,report,serve,numba,jax,ray,tune,analyze
+# The demo trains with scikit-learn and predicts a workload that was traced before: no PyTorch.
+DEMO_EXTRAS := sklearn,report,serve
 SOURCES := src tests benchmarks examples
 FOUND_SOURCES := $(wildcard $(SOURCES))
 BENCHMARKS ?= $(wildcard benchmarks/measure_*.py) $(addprefix benchmarks/,campaign_speed.py cap_finder.py cap_overhead.py document_004.py engine_speed.py kernels.py lever_kills.py predict_h200.py predict_speed.py tune_overhead.py)
@@ -21,25 +24,31 @@ DEMO_FOLDER ?= build/demo
 # of programs.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo docs test check format format-check lint types ratchet imports lock audit bench clean
+.PHONY: help setup demo docs package test check format format-check lint types ratchet imports lock audit bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | \
 	    awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-setup: $(STAMP)  ## create .venv and install Wattloop with what tests and demo need
+setup: $(STAMP)  ## create .venv and install Wattloop with what tests need
 
-demo: $(STAMP)  ## the whole loop without a GPU: measure, tune, sweep, predict, simulate, a study, reports
+demo: $(DEMO_STAMP)  ## the whole loop without a GPU: measure, tune, sweep, predict, simulate, a study, reports
 	@sh scripts/demo.sh $(BIN) $(DEMO_FOLDER)
 
 test: $(STAMP)  ## run the tests, with a PostgreSQL server of their own where it is installed
 	sh scripts/with-postgres.sh $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-check: format-check lint types imports ratchet docs test  ## format, lint, types, import rules, ratchet, site and tests: what CI runs
+check: format-check lint types imports ratchet docs package test  ## format, lint, types, import rules, ratchet, site, package and tests: what CI runs
 
 docs: $(DOCS_STAMP)  ## build the documentation site into build/site; broken links and anchors fail
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python scripts/check_site.py build/site
+
+package: $(DOCS_STAMP)  ## build wheel and source archive into build/dist, and check them
+	@rm -rf build/dist build/lib && mkdir -p build
+	$(BIN)/python -m build --outdir build/dist . >build/package.log 2>&1 || { cat build/package.log; exit 1; }
+	$(BIN)/twine check --strict build/dist/*
+	$(BIN)/check-wheel-contents build/dist/*.whl
 
 format: $(STAMP)  ## rewrite the code in the project's format
 	$(BIN)/ruff format $(FOUND_SOURCES)
@@ -78,16 +87,28 @@ clean:  ## remove .venv and everything generated
 	find src -name '*.egg-info' -type d -prune -exec rm -rf {} +
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamp is newer than everything that decides what is installed.
+# A stamp is newer than everything that decides what is installed. Each target installs what it
+# needs into the one environment, so that the demo does not wait for what only the tests use.
+define ENVIRONMENT
+@if ! $(BIN)/python -c '' 2>/dev/null; then \
+    python=$$(sh scripts/find-python.sh $(PYTHON)) || exit 1; \
+    echo "creating $(VENV) with $$python"; \
+    rm -rf $(VENV) && "$$python" -m venv $(VENV); \
+fi
+endef
+
 $(STAMP): pyproject.toml constraints.txt requirements-dev.txt
-	@python=$$(sh scripts/find-python.sh $(PYTHON)) || exit 1; \
-	    if ! $(BIN)/python -c '' 2>/dev/null; then \
-	        echo "creating $(VENV) with $$python"; \
-	        rm -rf $(VENV) && "$$python" -m venv $(VENV) || exit 1; \
-	    fi
+	$(ENVIRONMENT)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
 	    --requirement requirements-dev.txt --editable '.[$(EXTRAS)]'
-	@touch $(STAMP)
+	@touch $(DEMO_STAMP) $(STAMP)
+
+# Modules are compiled when they are first used: a tenth of what is installed.
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	$(ENVIRONMENT)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt \
+	    --editable '.[$(DEMO_EXTRAS)]'
+	@touch $(DEMO_STAMP)
 
 $(DOCS_STAMP): $(STAMP) requirements-docs.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement requirements-docs.txt

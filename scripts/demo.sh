@@ -16,7 +16,7 @@ step() {
 }
 
 step "measure: a small training on this machine's CPU"
-"$bin/wattloop" run --name demo -- "$bin/python" examples/train_digits.py
+"$bin/wattloop" run --name demo -- "$bin/python" examples/digits_mlp.py --epochs 8
 
 step "tune: the settings that reach the same accuracy for less energy"
 "$bin/python" examples/tune_digits.py
@@ -27,8 +27,8 @@ WATTLOOP_VIRTUAL_GPUS=1 "$bin/wattloop" sweep examples/demo_caps.yaml --new -- \
     "$bin/python" -m wattloop.virtual.train --time-scale 120
 
 step "predict: GPT-2 on three GPUs that this machine does not have"
-"$bin/wattloop" predict --model hf:gpt2 --batch 8 --seq 512 --precision bf16 \
-    --compare a100,h100,h200
+# traced by: wattloop predict --model hf:gpt2 --batch 8 --seq 512 --precision bf16 --save-workload
+"$bin/wattloop" predict --model examples/gpt2.json.gz --compare a100,h100,h200
 
 step "simulate and prove: a study of the thesis's cluster, six steps (simulated)"
 for part in baseline characterize simulate decide; do

@@ -78,3 +78,35 @@ def test_run_measures_the_host_through_its_mounts(tmp_path: Path) -> None:
     assert [d["name"] for d in found["domains"]] == ["cpu:0/package"]
     assert 30.0 < found["energy_j"] / found["duration_s"] < 50.0
     assert Path(moved["WATTLOOP_STORE"]).exists()
+
+
+def test_health_check_asks_a_server_and_leaves_other_verbs_alone(tmp_path: Path) -> None:
+    """A server that answers or refuses is healthy, one that fails or hangs is not."""
+    import runpy
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    from threading import Thread
+
+    assert "scripts/healthcheck.py" in DOCKERFILE.partition("HEALTHCHECK")[0]
+    fault_of = runpy.run_path(str(ROOT / "scripts" / "healthcheck.py"))["fault_of"]
+
+    class Answer(BaseHTTPRequestHandler):
+        status = 200
+
+        def do_GET(self) -> None:
+            self.send_response(self.status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    Thread(target=server.serve_forever, daemon=True).start()
+    port = str(server.server_address[1])
+    command = ["python", "/usr/local/bin/wattloop", "serve", "--host", "0.0.0.0", "--port", port]
+    for status, healthy in ((200, True), (401, True), (503, False)):
+        Answer.status = status
+        assert (fault_of(command) is None) is healthy, status
+    server.shutdown()
+    server.server_close()
+    assert "refused" in fault_of([*command[:-2], f"--port={port}"])
+    assert fault_of(["python", "/usr/local/bin/wattloop", "run", "--", "serve"]) is None

@@ -99,12 +99,6 @@ def test_python_example_measures_where_there_are_counters(tmp_path: Path) -> Non
     assert joules / seconds == pytest.approx(50.0, rel=0.1)
 
 
-def test_training_loop_example_runs(tmp_path: Path) -> None:
-    """The loop with epochs and steps says how many joules it took so far."""
-    lines = ran(blocks("python")[1], tmp_path, environment(tmp_path))
-    assert re.fullmatch(rf"{NUMBER} J so far", lines[-1])
-
-
 CONSOLE = [
     part.rstrip("\n").splitlines()
     for block in blocks("console")
