@@ -3,13 +3,23 @@
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from wattloop.core.errors import ConfigError
-from wattloop.store.formats.prometheus import OPENMETRICS_TYPE, TEXT_TYPE
+from wattloop.core.text import plain
+from wattloop.store.formats.prometheus import (
+    OPENMETRICS_TYPE,
+    TEXT_TYPE,
+    MetricFamily,
+    MetricSample,
+    render_families,
+)
+
+if TYPE_CHECKING:
+    from wattloop.measure.session import Session
 
 Render = Callable[[bool], str]
 """Returns the metrics, as OpenMetrics when True."""
@@ -67,6 +77,87 @@ class MetricsEndpoint:
         self._server.shutdown()
         self._thread.join(5.0)
         self._server.server_close()
+
+
+class RunMetrics:
+    """Live metrics of one run, while its program runs: a hook of `measure.command.run_command`.
+
+    Args:
+        address: where to listen.
+        progress: steps, samples and tokens so far, by name.
+    """
+
+    def __init__(self, address: str, progress: Callable[[], Mapping[str, float]]) -> None:
+        self.endpoint = MetricsEndpoint(address, self.render)
+        self._progress = progress
+        self._session: Session | None = None
+
+    def begin(self, session: "Session", environment: dict[str, str]) -> dict[str, str]:
+        """Answer scrapes until the run ends; the program's environment stays as it is."""
+        self._session = session
+        self.endpoint.__enter__()
+        session.before_end.append(self.endpoint.__exit__)
+        return environment
+
+    def render(self, openmetrics: bool) -> str:
+        """Return energy so far, present power and steps."""
+        session = self._session
+        return (
+            ""
+            if session is None
+            else render_families(self._families(session), openmetrics=openmetrics)
+        )
+
+    def _families(self, session: "Session") -> Iterator[MetricFamily]:
+        now_s = session.clock.now_s()
+        result, watts = session.between(session.started_s, now_s), session.power_w()
+        run = {"run": session.run_id, "name": plain(session.name)}
+        labels = [
+            {
+                **run,
+                "domain": d.name,
+                "scope": d.scope.value,
+                "provenance": d.provenance.value,
+                "in_total": str(d.in_total).lower(),
+            }
+            for d in result.domains
+        ]
+        of_domains = list(zip(labels, result.domains, strict=True))
+        yield MetricFamily(
+            "wattloop_run_energy_joules_total",
+            "Energy of the run so far; add up only in_total.",
+            [MetricSample(each, d.energy_j, session.run_id) for each, d in of_domains],
+            "joules",
+        )
+        yield MetricFamily(
+            "wattloop_run_energy_uncertainty_joules",
+            "Uncertainty of the energy so far.",
+            [MetricSample(each, d.uncertainty_j) for each, d in of_domains],
+            "joules",
+        )
+        yield MetricFamily(
+            "wattloop_run_power_watts",
+            "Power of a domain now.",
+            [MetricSample(each, watts.get(d.name)) for each, d in of_domains],
+            "watts",
+        )
+        yield MetricFamily(
+            "wattloop_run_elapsed_seconds",
+            "Time since the run began.",
+            [MetricSample(run, now_s - session.started_s)],
+            "seconds",
+        )
+        progress = self._progress()
+        for name in ("steps", "samples", "tokens"):
+            value = progress.get(name) or (None if name != "steps" else 0.0)
+            text = f"Training {name} so far."
+            yield MetricFamily(f"wattloop_run_{name}_total", text, [MetricSample(run, value)])
+        yield MetricFamily(
+            "wattloop_run_seconds_since_step",
+            "Time since the last training step: large in evaluations, checkpoints and stalls.",
+            [MetricSample(run, progress.get("since_s"))],
+            "seconds",
+        )
 
 
 class _Server(HTTPServer):

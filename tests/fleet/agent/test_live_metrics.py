@@ -53,7 +53,7 @@ def test_joules_of_an_hour_agree_with_the_store(node):
     node.event("start", "7", gpus="0", name="train", account="phys")
     node.pass_time(3_600, step_s=1.0)
     text = metrics.render(False)
-    shown = sum(values(text, "wattloop_job_energy_joules_total", job="7", in_total="true"))
+    shown = sum(values(text, "wattloop_job_energy_joules_total", job_id="7", in_total="true"))
     node.event("end", "7")
     node.pass_time(20)
     stored = sum(d["energy_j"] for d in domains_of(node.end_of("7")).values())
@@ -72,7 +72,7 @@ def test_power_owner_and_provenance(node):
     text = metrics.render(False)
     assert values(text, "wattloop_power_watts", domain="gpu:0") == [pytest.approx(300, rel=0.01)]
     (watts,) = values(
-        text, "wattloop_job_power_watts", job="7", user="ada", project="phys", domain="gpu:0",
+        text, "wattloop_job_power_watts", job_id="7", user="ada", project="phys", domain="gpu:0",
         provenance="measured", cluster="big", node="n1",
     )  # fmt: skip
     assert watts == pytest.approx(300, rel=0.02)
@@ -81,7 +81,7 @@ def test_power_owner_and_provenance(node):
     node.event("end", "7")
     node.pass_time(20)
     # a job that ended leaves no series behind
-    assert values(metrics.render(False), "wattloop_job_power_watts", job="7") == []
+    assert values(metrics.render(False), "wattloop_job_power_watts", job_id="7") == []
 
 
 def test_hostile_names_are_one_line(node):
@@ -103,7 +103,7 @@ def test_the_number_of_series_is_bounded(node, monkeypatch):
         node.event("start", str(job), cpus="1")
     node.pass_time(10)
     text = metrics.render(False)
-    jobs = set(re.findall(r'wattloop_job_energy_joules_total\{.*?job="(\w+)"', text))
+    jobs = set(re.findall(r'wattloop_job_energy_joules_total\{.*?job_id="(\w+)"', text))
     assert "other" in jobs
     assert len(jobs) <= 5
     assert values(text, "wattloop_agent_jobs") == [8.0]
@@ -116,7 +116,7 @@ def test_openmetrics_names_the_run_of_a_job(node):
     text = metrics.render(True)
     assert "# TYPE wattloop_job_energy_joules counter" in text
     assert "# UNIT wattloop_job_energy_joules joules" in text
-    assert re.search(r'job="7".*\} \S+ # \{run="[\w-]+"\} ', text)
+    assert re.search(r'job_id="7".*\} \S+ # \{run="[\w-]+"\} ', text)
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Prometheus) is missing")
@@ -193,3 +193,51 @@ def test_a_client_that_sends_nothing_does_not_block_the_next(monkeypatch):
         assert urllib.request.urlopen(url, timeout=120).read() == b"x 1\n"
         for each in silent:
             each.close()
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
+def test_a_real_prometheus_scrapes_and_sums(node, tmp_path):
+    """Joules by `increase()` in a real Prometheus are those of the meter, with its labels."""
+    import json
+    from urllib.parse import quote
+
+    from tests.support.free_ports import PortBlock
+    from wattloop.measure.metrics_endpoint import MetricsEndpoint
+
+    metrics = followed(node)
+    node.event("start", "7", gpus="0", account="phys")
+    node.pass_time(5)
+    port = PortBlock().take()
+    with MetricsEndpoint("127.0.0.1:0", metrics.render) as endpoint:
+        config = tmp_path / "prometheus.yml"
+        config.write_text(
+            "global: {scrape_interval: 1s}\nscrape_configs:\n  - job_name: wattloop\n"
+            f"    static_configs: [{{targets: ['127.0.0.1:{endpoint.port}']}}]\n"
+        )
+        server = subprocess.Popen(
+            ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}",
+             f"--web.listen-address=127.0.0.1:{port}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            query = quote('wattloop_job_energy_joules_total{job_id="7", domain="gpu:0"}')
+            url = f"http://127.0.0.1:{port}/api/v1/query?query={query}"
+            found: list = []
+            deadline = time.monotonic() + 180
+            while not found:
+                assert time.monotonic() < deadline, "Prometheus has no sample"
+                time.sleep(0.2)
+                try:
+                    found = json.load(urllib.request.urlopen(url, timeout=30))["data"]["result"]
+                except OSError:
+                    continue  # it is starting
+        finally:
+            server.kill()
+            server.wait()
+    (sample,) = found
+    assert sample["metric"]["project"] == "phys"
+    assert sample["metric"]["provenance"] == "measured"
+    expected = values(
+        metrics.render(False), "wattloop_job_energy_joules_total", job_id="7", domain="gpu:0"
+    )
+    assert [float(sample["value"][1])] == expected

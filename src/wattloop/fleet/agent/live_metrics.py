@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wattloop.fleet.agent.open_runs import OpenRun
 
 MOST_JOBS = 256
-"""Jobs beyond it are added up as `job="other"`: the number of series is bounded."""
+"""Jobs beyond it are added up as `job_id="other"`: the number of series is bounded."""
 OTHER, IDLE = "other", "unallocated"
 Labels = dict[str, str]
 
@@ -84,7 +84,7 @@ class AgentMetrics:
             if signal in SIGNALS:
                 labels = {"node": agent.context.node, "device": device}
                 if signal == "power_limit":
-                    labels["job"], labels["user"] = owners.get(device, ("", ""))
+                    labels["job_id"], labels["user"] = owners.get(device, ("", ""))
                 found.setdefault(signal, []).append((labels, value * SIGNALS[signal][3]))
         for signal, samples in found.items():
             yield _family(*SIGNALS[signal][:3], samples)
@@ -123,7 +123,7 @@ class AgentMetrics:
                 doubt.append(MetricSample(labels, account.doubt_j(name)))
         node = {"node": agent.context.node, "cluster": agent.context.config.cluster}
         energy += [
-            MetricSample({**node, "job": OTHER, "domain": n}, joules)
+            MetricSample({**node, "job_id": OTHER, "domain": n}, joules)
             for n, joules in others.items()
         ]
         if self._before is None or now_s > self._before[0]:
@@ -212,7 +212,7 @@ def _job_labels(agent: Agent, run: OpenRun) -> Labels:
     return {
         "node": agent.context.node,
         "cluster": agent.context.config.cluster or plain(plan.facts.get("cluster", "")),
-        "job": plan.job or IDLE,
+        "job_id": plan.job or IDLE,
         "name": plain(plan.facts.get("name", "")),
         "user": plain(plan.user),
         "project": plain(plan.facts.get("project", "")),

@@ -113,6 +113,14 @@ class StepCollector:
         spans = [span for process in self._processes.values() for span in process.spans]
         return [span for name, span in spans if name == "compilation"]
 
+    @property
+    def progress(self) -> dict[str, float]:
+        """Steps, samples and tokens so far, and the seconds since the last step."""
+        tokens = sum(p.tokens or 0.0 for p in list(self._processes.values()) if not p.rank)
+        last = self._last
+        since_s = {} if last is None else {"since_s": self._session.clock.now_s() - last.host_s}
+        return {"steps": self.steps, "samples": self._samples, "tokens": tokens, **since_s}
+
     def finish(self) -> None:
         """Read the last records, resolve them, and record the phases."""
         with self._lock:

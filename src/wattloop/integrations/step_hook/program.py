@@ -56,6 +56,11 @@ class StepHook:
             return self._inferred
         return None if self._collector is None else self._collector.totals
 
+    @property
+    def progress(self) -> dict[str, float]:
+        """Steps, samples and tokens so far; empty before the first."""
+        return {} if self._collector is None else self._collector.progress
+
     def begin(self, session: Session, environment: dict[str, str]) -> dict[str, str]:
         """Return the environment of the program, with the hook first on its path."""
         # Not tempfile, which takes milliseconds to load; the run's number makes the name unique.

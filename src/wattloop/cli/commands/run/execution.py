@@ -222,6 +222,10 @@ class RunOptions:
     observe: Annotated[
         bool, option("--observe", "With --save: set nothing, say what could be saved.")
     ] = False
+    metrics_port: Annotated[
+        str | None,
+        option("--metrics-port PORT", "Live metrics for Prometheus at this port or host:port."),
+    ] = None
     when_green: Annotated[
         str | None,
         option(
@@ -299,6 +303,11 @@ def execute(command: list[str], options: RunOptions) -> int:
     hooks: list[ProgramHook] = [] if hook is None else [hook]
     saving = _saving(command, options, hook)
     hooks += [] if saving is None else [saving]
+    if options.metrics_port is not None:
+        from wattloop.measure.metrics_endpoint import RunMetrics
+
+        progress = dict if hook is None else (lambda: hook.progress)
+        hooks.append(RunMetrics(options.metrics_port, progress))
     server = None
     if options.serving is not None:
         from wattloop.integrations.serving import ServingHook, check_address
