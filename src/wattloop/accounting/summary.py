@@ -17,6 +17,7 @@ from wattloop.core.units import (
     format_duration,
     format_energy,
     format_mass,
+    format_share,
     kwh_from_joules,
 )
 
@@ -195,7 +196,7 @@ def _carbon(mass_g: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+    return format_share(share, 1 if share < 0.1 else 0)
 
 
 NO_IDLE = "application energy is not known: fit this machine's idle line with 'wattloop idle'"

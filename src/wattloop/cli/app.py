@@ -21,58 +21,75 @@ from wattloop.cli.options import (
     StorePlace,
     settings_of,
 )
-from wattloop.cli.output import check_target, present
+from wattloop.cli.output import check_target, present, set_quiet
 from wattloop.core.settings import STORE, Settings
 from wattloop.version import __version__
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
 
-VERBS: dict[str, tuple[str, str]] = {
-    "run": ("run.command", "Measure the energy of any program."),
-    "devices": ("devices", "Show what can be measured and controlled here."),
-    "watch": ("watch", "Show power and energy live."),
-    "advise": ("advise", "Show what a run wasted, and how to save it."),
-    "report": ("report", "Write a report on a run as one HTML file or a PDF."),
-    "runs": ("runs.command", "List, show, compare, export and import measured runs."),
-    "savings": ("savings", "Sum up what 'run --save' saved, with intervals and evidence."),
-    "serve": ("serve", "Show everything in a browser: the dashboard."),
-    "fleet": ("fleet", "Manage tokens of nodes and readers; delete old data."),
-    "set": ("set", "Set power limits, clocks or a governor while a program runs."),
-    "control-daemon": (
-        "control_daemon",
-        "Let users who are not root set levers, within an operator's rules.",
-    ),
-    "restore": ("restore", "Restore levers that a killed program left changed."),
-    "sweep": ("sweep.command", "Try caps, clocks and GPU counts on a command; find the best."),
-    "analyze": (
-        "analyze.command",
-        "Regression, clusters, Pareto front, quotient over a search, sweep or CSV.",
-    ),
-    "bench": ("bench", "Time and energy of six kernels, framework by framework."),
-    "tune": ("tune.command", "Find settings that reach the same quality for less energy."),
-    "predict": (
-        "predict.command",
-        "Time, power, energy and memory of a training on a GPU, before it runs.",
-    ),
-    "calibrate": ("calibrate", "Measure a GPU in minutes, and fit the constants predict uses."),
-    "simulate": (
-        "simulate.command",
-        "Compare scheduling policies on a simulated GPU cluster; plan what to buy.",
-    ),
-    "study": ("study", "Six steps from a need to a proven saving."),
-    "card": ("card", "Write a model's energy card: SVG, Markdown and JSON."),
-    "check": ("check", "Fail a CI job when a command uses more energy than it did."),
-    "cap": ("cap", "Find the best GPU power cap with few probes."),
-    "carbon": ("carbon", "Show the carbon intensity of the grid, and when to start a job."),
-    "idle": ("idle", "Measure the idle power of this machine."),
-    "slurm": (
-        "slurm.command",
-        "Let a policy run a Slurm cluster: order, places, caps, a power budget.",
-    ),
-    "agent": ("agent", "Measure the energy of jobs on a Slurm node."),
+VERBS: dict[str, dict[str, tuple[str, str]]] = {
+    "Measure": {
+        "run": ("run.command", "Measure the energy of any program."),
+        "watch": ("watch", "Show power and energy live."),
+        "runs": ("runs.command", "List, show, compare, export and import measured runs."),
+        "bench": ("bench", "Time and energy of six kernels, framework by framework."),
+        "idle": ("idle", "Measure the idle power of this machine."),
+    },
+    "Save": {
+        "advise": ("advise", "Show what a run wasted, and how to save it."),
+        "savings": ("savings", "Sum up what 'run --save' saved, with intervals and evidence."),
+        "set": ("set", "Set power limits, clocks or a governor while a program runs."),
+        "carbon": ("carbon", "Show the carbon intensity of the grid, and when to start a job."),
+        "study": ("study", "Six steps from a need to a proven saving."),
+        "check": ("check", "Fail a CI job when a command uses more energy than it did."),
+    },
+    "Find": {
+        "sweep": ("sweep.command", "Try caps, clocks and GPU counts on a command; find the best."),
+        "cap": ("cap", "Find the best GPU power cap with few probes."),
+        "tune": ("tune.command", "Find settings that reach the same quality for less energy."),
+        "analyze": (
+            "analyze.command",
+            "Regression, clusters, Pareto front, quotient over a search, sweep or CSV.",
+        ),
+    },
+    "Predict": {
+        "predict": (
+            "predict.command",
+            "Time, power, energy and memory of a training on a GPU, before it runs.",
+        ),
+        "calibrate": ("calibrate", "Measure a GPU in minutes, and fit the constants predict uses."),
+    },
+    "Schedule": {
+        "simulate": (
+            "simulate.command",
+            "Compare scheduling policies on a simulated GPU cluster; plan what to buy.",
+        ),
+        "slurm": (
+            "slurm.command",
+            "Let a policy run a Slurm cluster: order, places, caps, a power budget.",
+        ),
+    },
+    "Share": {
+        "serve": ("serve", "Show everything in a browser: the dashboard."),
+        "report": ("report", "Write a report on a run as one HTML file or a PDF."),
+        "card": ("card", "Write a model's energy card: SVG, Markdown and JSON."),
+    },
+    "Operate": {
+        "doctor": ("doctor", "Check this set-up, and print what to fix."),
+        "devices": ("devices", "Show what can be measured and controlled here."),
+        "restore": ("restore", "Restore levers that a killed program left changed."),
+        "agent": ("agent", "Measure the energy of jobs on a Slurm node."),
+        "fleet": ("fleet", "Manage tokens of nodes and readers; delete old data."),
+        "control-daemon": (
+            "control_daemon",
+            "Let users who are not root set levers, within an operator's rules.",
+        ),
+    },
 }
-"""Verb -> (module of `cli.commands` with its `app`, one line of help)."""
+"""Group of `--help` -> verb -> (module of `cli.commands` with its `app`, one line of help)."""
+
+MODULES = {verb: module for verbs in VERBS.values() for verb, (module, _) in verbs.items()}
 
 
 class VerbGroup(TyperGroup):
@@ -80,14 +97,15 @@ class VerbGroup(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name, (_, summary) in VERBS.items():
-            self.commands[name] = TyperCommand(name=name, help=summary)
+        for group, verbs in VERBS.items():
+            for name, (_, summary) in verbs.items():
+                self.commands[name] = TyperCommand(name=name, help=summary, rich_help_panel=group)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         """Return the imported command in place of the listed one."""
         name, command, rest = super().resolve_command(ctx, args)
-        if name in VERBS:
-            module = importlib.import_module(f"wattloop.cli.commands.{VERBS[name][0]}")
+        if name in MODULES:
+            module = importlib.import_module(f"wattloop.cli.commands.{MODULES[name]}")
             command = typer.main.get_command(module.app)
             _show_flags_bare(command, ctx)
         return name, command, rest
@@ -221,22 +239,34 @@ class MeterOptions:
 class Verb(typer.Typer):
     """Commands of a verb, declared by `cli.options`.
 
-    A parameter whose type is a dataclass is a group: its fields are options in its place.
+    A parameter whose type is a dataclass is a group: its fields are options in its place. Every
+    command has `-q`, and `-j` where it has `--json`.
     """
 
-    def __init__(self, text: str | None = None, epilog: str | None = None, **more: Any) -> None:
+    def __init__(self, text: str | None = None, *, example: str = "", **more: Any) -> None:
         no_args = {"no_args_is_help": True} if text else {}
         super().__init__(
             add_completion=False,
             pretty_exceptions_enable=False,
-            **{"help": text, "epilog": epilog, **no_args, **more},
+            **{"help": text, "epilog": _epilog(example, ""), **no_args, **more},
         )
 
-    def command(self, name: str | None = None, **more: Any) -> Callable[[Any], Any]:
-        return _decorator(super().command(name, **more))
+    def command(
+        self, name: str | None = None, *, example: str, epilog: str = "", **more: Any
+    ) -> Callable[[Any], Any]:
+        """Add a command; `example` has a command line per line, for the end of its help."""
+        return _decorator(super().command(name, epilog=_epilog(example, epilog), **more))
 
     def callback(self, **more: Any) -> Callable[[Any], Any]:
         return _decorator(super().callback(**more))
+
+
+def _epilog(example: str, text: str) -> str | None:
+    """Format the end of a help page: an example per line, then the text."""
+    lines = example.splitlines()
+    head = ["Example:" if len(lines) == 1 else "Examples:"] if lines else []
+    # typer makes one line of texts without an empty line between them
+    return "\n\n".join([*head, *lines, *([text] if text else [])]) or None
 
 
 def _decorator(register: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -259,9 +289,19 @@ def _for_typer(command: Callable[..., None]) -> Callable[..., None]:
             parameters += map(_typed, _fields(parameter.annotation))
         else:
             parameters.append(_typed(parameter))
+    json_file = next((p.name for p in parameters if _is_json(p)), None)
+    if json_file is not None:
+        after = 1 + [p.name for p in parameters].index(json_file)
+        parameters.insert(after, _flag("as_json", "-j", "Print the result as JSON: --json -."))
+    if not any(p.name == "quiet" for p in parameters):
+        parameters.append(_flag("is_quiet", "--quiet", "-q", QUIET))
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> None:
+        if given.pop("is_quiet", False):
+            set_quiet(True)
+        if given.pop("as_json", False) and json_file is not None:
+            given[json_file] = given[json_file] or "-"
         for name, group in groups.items():
             own = {field.name: given.pop(field.name) for field in fields(group)}
             given[name] = group(**own)
@@ -271,6 +311,25 @@ def _for_typer(command: Callable[..., None]) -> Callable[..., None]:
     wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
     del wrapped.__wrapped__  # or its signature would be read
     return wrapped
+
+
+QUIET = "Print results, warnings and errors only."
+
+
+def _flag(name: str, *words: str) -> inspect.Parameter:
+    """Return a flag for typer: its option names, then its help."""
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=Annotated[bool, typer.Option(*words[:-1], help=words[-1])],
+        default=False,
+    )
+
+
+def _is_json(parameter: inspect.Parameter) -> bool:
+    known = [each for each in get_args(parameter.annotation) if hasattr(each, "param_decls")]
+    # typer takes the first name of an option in an `Annotated` for its default, until it reads it
+    return any("--json" in (each.default, *(each.param_decls or ())) for each in known)
 
 
 def _fields(group: Any) -> list[inspect.Parameter]:

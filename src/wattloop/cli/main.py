@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from wattloop.cli.output import TerminalText, say
+from wattloop.cli.output import TerminalText, say, set_quiet
 from wattloop.core.errors import CommandError, WattloopError
 
 USAGE_ERROR = 2
@@ -34,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command line; return the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     _prepare_output()
+    set_quiet(False)
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = TerminalText.around(sys.stdout), TerminalText.around(sys.stderr)
     try:
@@ -50,10 +51,10 @@ def _main(words: list[str]) -> int:
         left = isinstance(end.__context__, BrokenPipeError)
         return _silenced() if left else _flushed(_code(end.code))
     except CommandError as error:
-        say(f"wattloop: {error}")
+        say(f"wattloop: {error}", is_error=True)
         return error.exit_code
     except WattloopError as error:
-        say(f"wattloop: {error}")
+        say(f"wattloop: {error}", is_error=True)
         return USAGE_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -63,7 +64,7 @@ def _main(words: list[str]) -> int:
         remedy = PLACES.get(error.errno or 0)
         if remedy is None:
             return _unexpected(error)
-        say(f"wattloop: {_shortened(error.filename)}: {error.strerror}; {remedy}")
+        say(f"wattloop: {_shortened(error.filename)}: {error.strerror}; {remedy}", is_error=True)
         return USAGE_ERROR
     except Exception as error:  # noqa: BLE001 - the last line of defence against tracebacks
         return _unexpected(error)
@@ -129,7 +130,8 @@ def _unexpected(error: Exception) -> int:
         say(
             f"wattloop: unexpected {type(error).__name__}: {error}\n"
             "This is a fault of wattloop, not yours. Please report it with the output of the same "
-            "command under WATTLOOP_DEBUG=1."
+            "command under WATTLOOP_DEBUG=1.",
+            is_error=True,
         )
     return UNEXPECTED_ERROR
 

@@ -164,8 +164,23 @@ OBEYED = re.compile(
 """What `TerminalText` does not pass on."""
 
 
-def say(message: str) -> None:
+_QUIET = [False]
+WARNING = "wattloop: warning:"
+
+
+def set_quiet(quiet: bool) -> None:
+    """Print no messages but warnings and errors, and no progress, for `-q`."""
+    _QUIET[0] = quiet
+
+
+def is_quiet() -> bool:
+    return _QUIET[0]
+
+
+def say(message: str, *, is_error: bool = False) -> None:
     """Print a message to standard error; never fails, not even without a terminal."""
+    if is_quiet() and not is_error and not message.startswith(WARNING):
+        return
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
             sys.stderr.write(escaped(message) + "\n")
@@ -261,8 +276,8 @@ def print_rows(
     """Print a table to standard output: fitted to a terminal, plain columns elsewhere.
 
     The first column is never cut: it is what people copy. A terminal that is too narrow for the
-    rest loses the columns in `spare`, the first of them first; after that, cells are folded
-    between words, and columns that still do not fit follow in a block below.
+    rest loses the columns in `spare`, the first of them first, and a line below names them; after
+    that, cells are folded between words, and columns that still do not fit follow in a block below.
     """
     headers, *rows = _cells([headers, *rows])
     title = escaped(title)
@@ -270,13 +285,17 @@ def print_rows(
         sys.stdout.write((f"{title}\n" if title else "") + table_text(headers, rows))
         return
     room = shutil.get_terminal_size().columns
-    headers, rows = _narrowed(headers, rows, spare, room)
+    shown, rows, left_out = _narrowed(headers, rows, spare, room)
     bold, italic = (_styled(code) for code in (BOLD, ITALIC))
-    for line in textwrap.wrap(title, room):
+    for line in textwrap.wrap(title, room, break_long_words=False, break_on_hyphens=False):
         sys.stdout.write(italic(line) + "\n")
-    for head, *body in folded_blocks([tuple(headers), *rows], room):
+    for head, *body in folded_blocks([tuple(shown), *rows], room):
         lines = [*map(bold, head), *(line for row in body for line in row)]
         sys.stdout.write("".join(f"{line}\n" for line in lines))
+    if left_out:
+        named = ", ".join(name or "remarks" for name in left_out)
+        text = f"Left out for want of width: {named}."
+        sys.stdout.write("".join(italic(line) + "\n" for line in textwrap.wrap(text, room)))
 
 
 def print_table(table: "Table") -> None:
@@ -314,16 +333,18 @@ def _styled(code: str) -> Callable[[str], str]:
 
 def _narrowed(
     headers: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str], width: int
-) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Drop empty columns, and as many `spare` ones as needed to fit."""
+) -> tuple[Sequence[str], Sequence[Sequence[str]], list[str]]:
+    """Drop empty columns, and as many `spare` ones as needed to fit; return those as well."""
     lines = [tuple(headers), *(tuple(row) for row in rows)]
     empty = [number for number, size in enumerate(column_widths(lines)) if not size]
     lines = [tuple(c for n, c in enumerate(line) if n not in empty) for line in lines]
+    left_out: list[str] = []
     for name in spare:
         if name in lines[0] and not fits_folded(lines, width):
             gone = lines[0].index(name)
             lines = [line[:gone] + line[gone + 1 :] for line in lines]
-    return lines[0], lines[1:]
+            left_out.append(name)
+    return lines[0], lines[1:], left_out
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from wattloop.cli.output import PLAIN_TERMINALS, is_terminal, say
+from wattloop.cli.output import PLAIN_TERMINALS, is_quiet, is_terminal, say
 from wattloop.measure.session import Session
 
 if TYPE_CHECKING:
@@ -22,9 +22,13 @@ BAR_WIDTH = 20
 
 
 def is_redrawable(stream: TextIO | None = None) -> bool:
-    """Return True for a terminal on which a line can be replaced (default: standard error)."""
+    """Return True for a terminal on which a line can be replaced.
+
+    By default that is standard error, unless `-q` is given.
+    """
     named = os.environ.get("TERM", "").lower()
-    return is_terminal(stream or sys.stderr) and named not in PLAIN_TERMINALS
+    drawn = stream is not None or not is_quiet()
+    return drawn and is_terminal(stream or sys.stderr) and named not in PLAIN_TERMINALS
 
 
 def bars(*columns: "str | ProgressColumn") -> "Progress":

@@ -138,7 +138,7 @@ NAMED = "identifier, its beginning or end, name (the newest of that name), or 'l
 
 def which(noun: str) -> Any:
     """Return the argument that names one experiment."""
-    return argument(f"[{noun}]", f"{NAMED[0].upper()}{NAMED[1:]}.")
+    return argument(f"{noun}", f"{NAMED[0].upper()}{NAMED[1:]}.")
 
 
 def add_list_command(
@@ -181,7 +181,8 @@ def add_list_command(
 
         given.present(lambda: {plural: [as_dict(one) for one in rows]}, print_rows)
 
-    app.command("list", help=f"Show {plural}, newest first.")(list_command)
+    list_example = f"wattloop {example.split()[1]} list"
+    app.command("list", example=list_example, help=f"Show {plural}, newest first.")(list_command)
 
 
 @contextmanager

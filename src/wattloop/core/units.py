@@ -16,9 +16,9 @@ def kwh_from_joules(energy_j: float) -> float:
 
 
 def format_energy(energy_j: float) -> str:
-    """Joules for people: `12.3 J`, `4.56 kJ (1.27 Wh)`, `7.89 MJ (2.19 kWh)`."""
+    """Joules for people: `0.817 mJ`, `12.3 J`, `4.56 kJ (1.27 Wh)`, `7.89 MJ (2.19 kWh)`."""
     if abs(energy_j) < 1_000:
-        return f"{_three(energy_j)} J"
+        return _scaled(energy_j, "J")
     wh = wh_from_joules(energy_j)
     as_wh = f"{_three(wh)} Wh" if abs(wh) < 1_000 else f"{_three(wh / 1_000)} kWh"
     for limit, scale, unit in ((1e6, 1e3, "kJ"), (1e9, 1e6, "MJ"), (float("inf"), 1e9, "GJ")):
@@ -28,16 +28,16 @@ def format_energy(energy_j: float) -> str:
 
 
 def format_power(power_w: float) -> str:
-    """Watts for people: `5.2 W`, `1.40 kW`."""
+    """Watts for people: `20.0 mW`, `5.20 W`, `1.40 kW`."""
     if abs(power_w) < 1_000:
-        return f"{_three(power_w)} W"
+        return _scaled(power_w, "W")
     return f"{_three(power_w / 1_000)} kW"
 
 
 def format_mass(mass_g: float) -> str:
-    """Grams for people: `0.42 g`, `1.3 kg`."""
+    """Grams for people: `8.10 mg`, `0.42 g`, `1.30 kg`."""
     if abs(mass_g) < 1_000:
-        return f"{_three(mass_g)} g"
+        return _scaled(mass_g, "g")
     return f"{_three(mass_g / 1_000)} kg"
 
 
@@ -58,12 +58,22 @@ def format_number(value: float, digits: int = 4, group: str = "") -> str:
     return f"{value:{group}.0f}" if "e+" in text and abs(value) < NO_EXPONENT_BELOW else text
 
 
+def format_share(share: float, decimals: int = 1) -> str:
+    """A part of a whole for people: `12.5%`; `< 0.1%` where it would be rounded to nothing."""
+    least = 10 ** -(decimals + 2)
+    if 0 < abs(share) < least / 2:
+        return f"< {least:.{decimals}%}"
+    return f"{share:.{decimals}%}"
+
+
 def format_change(change: float, spread: float = 0.0) -> str:
-    """A relative change for people: `-20.0% ± 1.3%`, from tenfold on `x 1,234 ± 17`."""
+    """A relative change for people: `-20.0% ± 1.3%`, `< ±0.1%`, from tenfold on `x 1,234 ± 17`."""
     factor = 1 + change
     largest = max(abs(factor), spread)
     if largest < 10:
-        return f"{change:+.1%}" + (f" ± {spread:.1%}" if spread else "")
+        small = 0 < abs(change) < 0.0005 and spread < 0.0005
+        text = "< ±0.1%" if small else f"{change:+.1%}"
+        return text + (f" ± {format_share(spread)}" if spread and not small else "")
     if largest >= 1e6:
         return "> x 1,000,000" if factor >= 1e6 else f"x {factor:,.1f}, ± more than 1,000,000"
     decimals = 1 if largest < 100 else 0
@@ -97,6 +107,15 @@ def iso_time(wall_s: float | None) -> str | None:
     except (OverflowError, OSError, ValueError):
         return None
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _scaled(value: float, unit: str) -> str:
+    """Format with the prefix that leaves no run of zeros: `0.5 J`, `50.0 mJ`, `0.817 mJ`."""
+    size = abs(value)
+    for prefix, scale in (("", 1.0), ("m", 1e-3), ("µ", 1e-6)):
+        if size >= 0.1 * scale or size == 0:
+            return f"{_three(value / scale)} {prefix}{unit}"
+    return f"{_three(value / 1e-9)} n{unit}"
 
 
 def _three(value: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from wattloop.core.units import format_duration, format_energy, format_number
+from wattloop.core.units import format_duration, format_energy, format_number, format_share
 
 Span = tuple[float, float]
 
@@ -124,7 +124,7 @@ def format_totals(totals: StepTotals) -> list[str]:
 def _format_shares(totals: StepTotals) -> str:
     whole_s = sum(phase.time_s for phase in totals.phases)
     return ", ".join(
-        f"{phase.name} {phase.time_s / whole_s:.0%}"
+        f"{phase.name} {format_share(phase.time_s / whole_s, 0)}"
         + ("" if phase.energy_j is None else f" ({format_energy(phase.energy_j)})")
         for phase in sorted(totals.phases, key=lambda phase: -phase.time_s)
         if phase.time_s >= 0.005 * whole_s

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import shape_fault
-from wattloop.core.units import format_duration, format_energy, format_number
+from wattloop.core.units import format_duration, format_energy, format_number, format_share
 
 if TYPE_CHECKING:
     from wattloop.measure.session import Session
@@ -126,7 +126,7 @@ def format_serving(totals: ServingTotals) -> list[str]:
     if "generated_tokens_per_s_per_w" in costs:
         rates.append(f"{format_number(costs['generated_tokens_per_s_per_w'])} tokens/s per W")
     if totals.idle_s is not None and totals.duration_s > 0:
-        share = f"idle {totals.idle_s / totals.duration_s:.0%}"
+        share = f"idle {format_share(totals.idle_s / totals.duration_s, 0)}"
         rates.append(share + ("" if not totals.idle_j else f" ({format_energy(totals.idle_j)})"))
     if totals.startup_s is not None:
         text = f"start-up {format_duration(totals.startup_s)}"

@@ -17,7 +17,13 @@ from wattloop.core.errors import CommandError, ConfigError
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import Missing, WindowResult
 from wattloop.core.settings import Settings
-from wattloop.core.units import format_duration, format_energy, format_mass, format_number
+from wattloop.core.units import (
+    format_duration,
+    format_energy,
+    format_mass,
+    format_number,
+    format_share,
+)
 from wattloop.integrations.phases import StepTotals
 from wattloop.measure.command import run_command
 from wattloop.measure.session import RunResult
@@ -389,7 +395,7 @@ def _steps(record: RunRecord, totals: StepTotals | None) -> Iterator[CardFigure]
     whole_s = sum(phase.time_s for phase in totals.phases)
     for phase in totals.phases:
         key, label = f"phase_{phase.name.replace(' ', '_')}", phase.name.capitalize()
-        time = f"{phase.time_s / whole_s:.0%} of the time" if whole_s > 0 else ""
+        time = f"{format_share(phase.time_s / whole_s, 0)} of the time" if whole_s > 0 else ""
         if phase.energy_j is None:
             yield CardFigure(key, label, None, "J", NOT_KNOWN, "", f"not read; {time}")
         else:
@@ -458,7 +464,9 @@ def _guessed(result: WindowResult) -> str:
     """Return which joules are only estimated, and how many they are."""
     named = [each for each in result.counted if each.provenance is Provenance.ESTIMATED]
     joules = sum(each.energy_j or 0.0 for each in named)
-    share = f", {joules / result.energy_j:.0%} of the joules" if result.energy_j else ""
+    share = (
+        f", {format_share(joules / result.energy_j, 0)} of the joules" if result.energy_j else ""
+    )
     names = ", ".join(each.name for each in named)
     sources = ", ".join(dict.fromkeys(each.source for each in named))
     return f"{names}: estimated ({sources}), read from no sensor{share}"
@@ -473,7 +481,7 @@ def _how(result: WindowResult) -> str:
 
 
 def _percent(part: float, whole: float) -> str:
-    return "?" if not whole else f"{abs(part / whole):.1%}"
+    return "?" if not whole else format_share(abs(part / whole))
 
 
 HEADERS = ("", "figure", "how", "from")

@@ -7,6 +7,7 @@ from wattloop.core.units import (
     format_energy,
     format_number,
     format_power,
+    format_share,
 )
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.prediction import Interval
@@ -32,7 +33,7 @@ def forecast_blocks(found: Forecast) -> list[Block]:
     terms = Table.of(
         ("term", "time", "share"),
         tuple(
-            (name, format_duration(value_s), f"{value_s / step.step_s:.0%}")
+            (name, format_duration(value_s), format_share(value_s / step.step_s, 0))
             for name, value_s in sorted(step.terms_s.items(), key=lambda item: -item[1])
         ),
         title=f"What the step is made of, by {step.model or found.estimator}",

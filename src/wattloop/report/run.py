@@ -15,6 +15,7 @@ from wattloop.core.units import (
     format_mass,
     format_number,
     format_power,
+    format_share,
 )
 from wattloop.integrations.phases import StepTotals
 from wattloop.integrations.serving import (
@@ -183,7 +184,7 @@ def step_blocks(store: Store, record: RunRecord) -> list[Block]:
             (
                 phase.name,
                 format_duration(phase.time_s),
-                f"{phase.time_s / whole_s:.1%}",
+                format_share(phase.time_s / whole_s),
                 _or_dash(phase.energy_j, format_energy),
             )
             for phase in totals.phases
@@ -291,7 +292,7 @@ def _or_dash(value: float | None, shown: Any) -> str:
 
 
 def _percent(part: float, whole: float) -> str:
-    return "?" if not whole else f"{abs(part / whole):.1%}"
+    return "?" if not whole else format_share(abs(part / whole))
 
 
 PARTS = {"gpu": "GPUs", "cpu": "CPUs", "dram": "memory", "node": "node"}

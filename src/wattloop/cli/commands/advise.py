@@ -21,7 +21,7 @@ IN_SUMMARY = 2
 """Lines of advice below the summary of a run; `wattloop advise` has them all."""
 
 
-@app.command()
+@app.command(example="wattloop advise last")
 def advise(
     run: str = argument(
         "[RUN]", "Identifier, its beginning, a name, or 'last' for the last run.", "last"

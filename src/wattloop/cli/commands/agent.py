@@ -298,17 +298,17 @@ def _show(found: dict[str, Any]) -> None:
 
 app = Verb(
     "Measure a node once, and share its energy among the jobs that Slurm runs on it.",
-    epilog="Example: wattloop agent hooks --install /etc/slurm; wattloop agent run --node n1.",
+    example="wattloop agent hooks --install /etc/slurm\nwattloop agent run --node n1",
 )
 
 
-app.command("run")(run_command)
+app.command("run", example="wattloop agent run --node n1")(run_command)
 
 
-app.command("status")(status_command)
+app.command("status", example="wattloop agent status --node n1")(status_command)
 
 
-app.command("deliver")(deliver_command)
+app.command("deliver", example="wattloop agent deliver --node n1 --once")(deliver_command)
 
 
-app.command("hooks")(hooks_command)
+app.command("hooks", example="wattloop agent hooks --install /etc/slurm")(hooks_command)

@@ -281,7 +281,11 @@ USAGE_ERROR = 2
 app = Verb()
 
 
-@app.command("bench")
+@app.command(
+    "bench",
+    example="wattloop bench --kernels gemm,triad --backends numpy,torch\n"
+    "wattloop bench -o kernels.csv",
+)
 def bench(  # noqa: PLR0913 - one parameter per option
     *,
     kernels: str = option("--kernels -k LIST", "Such as gemm,triad.", ""),
@@ -297,7 +301,7 @@ def bench(  # noqa: PLR0913 - one parameter per option
     tables: str = option("--tables LIST", f"Of {','.join(TABLES)}, or all.", ""),
     listing: bool = option("--list", "Show kernels, sizes and frameworks, and end.", False),
     kept: str | None = option("--show ID", "Show an earlier session; 'last' is the newest.", None),
-    csv_file: str | None = file_option("--csv FILE", "Write the results as CSV.", None),
+    csv_file: str | None = file_option("--csv -o FILE", "Write the results as CSV.", None),
     figures: str | None = option("--figures DIR", "Draw the roofline there.", None),
     given: MeterOptions,
 ) -> None:

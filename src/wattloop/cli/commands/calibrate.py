@@ -17,7 +17,7 @@ from wattloop.cli.output import is_terminal, present, print_rows, say, write_jso
 from wattloop.cli.progress import bars, is_redrawable
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
-from wattloop.core.units import format_duration
+from wattloop.core.units import format_duration, format_share
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -182,7 +182,7 @@ def fit_command(
     print_rows(
         ["kind", "samples", "median error", "mean error"],
         [
-            [name, str(number), f"{median:.1%}", f"{mean:.1%}"]
+            [name, str(number), format_share(median), format_share(mean)]
             for name, (number, median, mean) in report.errors.items()
         ],
     )
@@ -261,14 +261,14 @@ def report(found: "HostSpeed", gpu: str, calibration: str | None, json_file: str
 
 app = Verb(
     "Measure a GPU in minutes, and fit the constants predict uses.",
-    epilog="Example: wattloop calibrate collect -o mine.jsonl; wattloop calibrate fit mine.jsonl.",
+    example="wattloop calibrate collect -o mine.jsonl\nwattloop calibrate fit mine.jsonl",
 )
 
 
-app.command("collect")(collect_command)
+app.command("collect", example="wattloop calibrate collect -o mine.jsonl")(collect_command)
 
 
-app.command("fit")(fit_command)
+app.command("fit", example="wattloop calibrate fit mine.jsonl")(fit_command)
 
 
-app.command("host")(host_command)
+app.command("host", example="wattloop calibrate host")(host_command)

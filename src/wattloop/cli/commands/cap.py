@@ -29,13 +29,16 @@ Metric = Annotated[str, option("--metric", "energy, edp, ed2p, eds or gain_minus
 K = Annotated[float, option("--k", "For eds: accept k times the time for no energy.")]
 app = Verb(
     "Find the best GPU power cap with few probes.",
-    epilog="Examples: wattloop cap find -- python train.py --epochs 1; "
-    "wattloop cap find --progress 'step (\\d+)' --apply -- python train.py.",
+    example="wattloop cap find -- python train.py --epochs 1",
     cls=UserCommandGroup,
 )
 
 
-@app.command("find")
+@app.command(
+    "find",
+    example="wattloop cap find -- python train.py --epochs 1\n"
+    "wattloop cap find --progress 'step (\\d+)' --apply -- python train.py",
+)
 def find_command(  # noqa: PLR0913 - one parameter per option
     ctx: typer.Context,
     *,
@@ -239,7 +242,7 @@ def print_result(result: "CapResult") -> None:
         out(f"kept as {result.experiment_id}\n")
 
 
-@app.command("evaluate")
+@app.command("evaluate", example="wattloop cap evaluate --table power.csv --noise 2")
 def evaluate_command(
     *,
     table: str = option("--table FILE", "CSV of measured curves; see docs/cap.md."),

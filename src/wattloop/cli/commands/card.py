@@ -21,11 +21,11 @@ LOOK_BACK = 100
 
 
 @app.command(
-    epilog="Example: wattloop card last --inference 'python infer.py --count {n}' "
+    example="wattloop card last --inference 'python infer.py --count {n}' "
     "--inferences 1000 -o resnet50"
 )
 def card(  # noqa: PLR0913 - one parameter per option
-    run: str = argument("[RUN]", "The training: identifier, its beginning, or 'last'.", "last"),
+    run: str = argument("RUN", "The training: identifier, its beginning, or 'last'.", "last"),
     *,
     inference: str | None = option(
         "--inference CMD", "A command that does {n} inferences; it is run.", None

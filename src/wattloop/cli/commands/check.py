@@ -18,6 +18,7 @@ from wattloop.cli.options import argument, file_option, option
 from wattloop.cli.output import check_target, is_terminal, print_rows, say, write_json, write_text
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
+from wattloop.core.units import format_share
 from wattloop.version import __version__
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def report(
 
 def say_taken(label: str, taken: Baseline, done: CommandFigures, where: str) -> None:
     mean, noise = mean_and_noise(taken.series[taken.judged])
-    shown = f"{format_figure(taken.judged, mean)} ± {noise / mean if mean else 0:.1%}"
+    shown = f"{format_figure(taken.judged, mean)} ± {format_share(noise / mean if mean else 0.0)}"
     say(f"wattloop: {where}: {label}: {taken.judged.words} {shown} on {taken.machine.words}")
     if taken.judged is not FigureKind.ENERGY and done.reason:
         say(f"wattloop: {done.reason}, so {taken.judged.words} is what will be compared")
@@ -76,8 +77,9 @@ REGRESSION, UNCLEAR = 1, 3
 
 @app.command(
     context_settings={"allow_interspersed_args": False},
-    epilog="Example: wattloop check --baseline energy.json --repeats 5 -- python train.py. "
-    "Exit code 1 for a regression, 2 for what cannot be compared, 3 when noise hides the answer.",
+    example="wattloop check --baseline energy.json --repeats 5 -- python train.py",
+    epilog="Exit code 1 for a regression, 2 for what cannot be compared, 3 when noise hides the "
+    "answer.",
 )
 def check(  # noqa: PLR0913 - one parameter per option
     command: list[str] = argument("PROGRAM", "What to check, and its arguments."),

@@ -13,7 +13,7 @@ from wattloop.core.files import user_path
 
 app = Verb(
     "Let users who are not root set levers, within an operator's rules.",
-    epilog="Examples: wattloop control-daemon --check; wattloop control-daemon log --lines 20.",
+    example="wattloop control-daemon --check\nwattloop control-daemon log --lines 20",
     no_args_is_help=False,
 )
 RULES = "/etc/wattloop/control.yaml"
@@ -57,7 +57,11 @@ def control_daemon(
     write_json({"rules": str(read.path), "socket": str(server.path), "ended": True}, json_file)
 
 
-@app.command("log")
+@app.command(
+    "log",
+    example="wattloop control-daemon log --lines 20\n"
+    "wattloop control-daemon log --refused --user alice",
+)
 def log(
     *,
     rules: RulesFile = RULES,

@@ -248,7 +248,7 @@ def _line(text: str = "") -> None:
 app = Verb()
 
 
-@app.command("devices")
+@app.command("devices", example="wattloop devices\nwattloop devices --verify")
 def devices(
     *,
     json_file: JsonFile = None,

@@ -31,7 +31,7 @@ TokensFile = Annotated[
 ]
 
 
-@tokens.command("add")
+@tokens.command("add", example="wattloop fleet tokens add --file tokens.json --node n1 -o secrets")
 def add(
     *,
     file: TokensFile,
@@ -41,7 +41,7 @@ def add(
     ),
     name: str | None = option("--name", "What to call it (default: the node).", None),
     out: str | None = option(
-        "--out DIR", "Write each secret to DIR/NAME.token, for its owner.", None
+        "--out -o DIR", "Write each secret to DIR/NAME.token, for its owner.", None
     ),
     json: JsonFile = None,
 ) -> None:
@@ -73,7 +73,7 @@ def add(
         print_rows(("name", "token"), made.items())
 
 
-@tokens.command("list")
+@tokens.command("list", example="wattloop fleet tokens list --file tokens.json")
 def list_(*, file: TokensFile, json: JsonFile = None) -> None:
     """List names, roles and nodes of tokens; secrets are not stored."""
     from wattloop.fleet.tokens import list_tokens
@@ -87,7 +87,7 @@ def list_(*, file: TokensFile, json: JsonFile = None) -> None:
     print_rows(("name", "role", "node", "made"), rows)
 
 
-@tokens.command("revoke")
+@tokens.command("revoke", example="wattloop fleet tokens revoke n1 --file tokens.json")
 def revoke(
     name: str = argument(None, "What it is called."),
     *,
@@ -102,7 +102,7 @@ def revoke(
     say(f"wattloop: token {gone.name} is revoked")
 
 
-@app.command("retain")
+@app.command("retain", example="wattloop fleet retain --samples 30d --dry-run")
 def retain(
     *,
     samples: str | None = option(

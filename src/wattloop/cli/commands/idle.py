@@ -29,7 +29,7 @@ SETTLE_S = 0.25
 app = Verb()
 
 
-@app.command("idle")
+@app.command("idle", example="wattloop idle")
 def idle(
     *,
     windows: str = option(

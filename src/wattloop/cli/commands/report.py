@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = Verb()
 
 
-@app.command()
+@app.command(example="wattloop report last -o report.html\nwattloop report caps --pdf")
 def report(
     subject: str = argument(
         "[RUN|SWEEP|SEARCH|CAMPAIGN|STUDY]",

@@ -18,6 +18,7 @@ NOT_RESTORED = 1
 
 @app.command(
     "restore",
+    example="wattloop restore",
     epilog="Exit code 0 when nothing is left to restore, 1 when something could not be "
     "restored, was set to another value since by another program, was left by another user, or "
     "is of a device that has not come back after a reboot.",

@@ -29,7 +29,7 @@ UNKNOWN = "–"
 NAME_SHOWN = 24
 
 
-@app.command("savings", epilog="Example: wattloop savings --since 30d --by user")
+@app.command("savings", example="wattloop savings --since 30d --by user")
 def savings(
     *,
     since: str | None = option(
@@ -37,7 +37,7 @@ def savings(
     ),
     by: str | None = option("--by GROUP", "Sums per user, job, project or gpu.", None),
     csv_file: str | None = file_option(
-        "--csv FILE", "Write a row per run, or per group with --by; - is standard output.", None
+        "--csv -o FILE", "Write a row per run, or per group with --by; - is standard output.", None
     ),
     given: StoreOptions,
 ) -> None:

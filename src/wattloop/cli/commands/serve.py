@@ -20,7 +20,7 @@ app = Verb()
 REMEDY = "pip install 'wattloop[serve]'"
 
 
-@app.command()
+@app.command(example="wattloop serve\nwattloop serve --port 8080")
 def serve(  # noqa: PLR0913 - one parameter per option
     *,
     host: str = option("--host", "Address to listen on.", "127.0.0.1"),

@@ -29,8 +29,8 @@ EXAMPLE = "wattloop set gpu/power_limit=70% cpu/governor=powersave -- python tra
 @app.command(
     "set",
     context_settings={"allow_interspersed_args": False},
-    epilog=f"Example: {EXAMPLE}. 'wattloop devices' lists the levers. The exit code is the "
-    "program's own.",
+    example=EXAMPLE,
+    epilog="'wattloop devices' lists the levers. The exit code is the program's own.",
 )
 def set_levers(
     words: list[str] = argument(

@@ -154,12 +154,12 @@ PRINTED = {
     "validate": _print_validate,
 }
 app = Verb("Six steps from a need to a proven saving, over one study.yaml.")
-File = Annotated[str, argument("[FILE]", "The study (default: study.yaml).")]
+File = Annotated[str, argument("FILE", "The study (default: study.yaml).")]
 Workers = Annotated[int, option("--workers", "Processes for simulations.", min=1)]
 DEFAULT = "study.yaml"
 
 
-@app.command("init")
+@app.command("init", example="wattloop study init study.yaml")
 def init(file: File = DEFAULT, *, json_file: JsonFile = None) -> None:
     """Step 1: write an example study to edit: the need, its KPIs and goals."""
     from wattloop.study.spec import EXAMPLE
@@ -174,31 +174,31 @@ def init(file: File = DEFAULT, *, json_file: JsonFile = None) -> None:
     say(f"wattloop: wrote {file}; edit it, then: wattloop study baseline {file}")
 
 
-@app.command("baseline")
+@app.command("baseline", example="wattloop study baseline")
 def baseline(file: File = DEFAULT, *, workers: Workers = 2, given: StoreOptions) -> None:
     """Step 2: measure the KPIs of the present system, and its symptoms."""
     _step(file, "baseline", given, workers)
 
 
-@app.command("characterize")
+@app.command("characterize", example="wattloop study characterize")
 def characterize(file: File = DEFAULT, *, given: StoreOptions) -> None:
     """Step 3: read from sweeps what levers do to single jobs."""
     _step(file, "characterize", given)
 
 
-@app.command("simulate")
+@app.command("simulate", example="wattloop study simulate --workers 4")
 def simulate(file: File = DEFAULT, *, workers: Workers = 2, given: StoreOptions) -> None:
     """Step 4: check a twin of the system against the baseline, then simulate candidates."""
     _step(file, "simulate", given, workers)
 
 
-@app.command("decide")
+@app.command("decide", example="wattloop study decide")
 def decide(file: File = DEFAULT, *, given: StoreOptions) -> None:
     """Step 5: choose the candidate to deploy, with reasons."""
     _step(file, "decide", given)
 
 
-@app.command("validate")
+@app.command("validate", example="wattloop study validate")
 def validate(file: File = DEFAULT, *, workers: Workers = 2, given: StoreOptions) -> None:
     """Step 6: measure the KPIs again; every goal is SUCCESS or FAIL."""
     found = _step(file, "validate", given, workers)
@@ -206,7 +206,7 @@ def validate(file: File = DEFAULT, *, workers: Workers = 2, given: StoreOptions)
         raise typer.Exit(1)
 
 
-@app.command("status")
+@app.command("status", example="wattloop study status")
 def status(file: File = DEFAULT, *, given: StoreOptions) -> None:
     """Show the results so far, and the next step."""
     with _studying(file, given) as work:

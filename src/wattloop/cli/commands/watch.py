@@ -164,7 +164,7 @@ SETTLE_S = 1.0
 app = Verb()
 
 
-@app.command("watch")
+@app.command("watch", example="wattloop watch\nwattloop watch --seconds 60 -j")
 def watch(  # noqa: PLR0913 - one parameter per option
     run: str = argument("RUN", "A run being measured now; else this machine.", ""),
     *,

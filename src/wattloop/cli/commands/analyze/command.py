@@ -71,12 +71,12 @@ class QuotientOptions:
 
 app = Verb(
     "Regression, clusters, Pareto front, efficiency quotient over a search, sweep or CSV.",
-    epilog="Examples: wattloop analyze pareto last; wattloop analyze ols runs.csv --target "
-    "energy_wh --figure ols.svg.",
+    example="wattloop analyze pareto last\n"
+    "wattloop analyze ols runs.csv --target energy_wh --figure ols.svg",
 )
 
 
-@app.command("top")
+@app.command("top", example="wattloop analyze top last -n 3")
 def top_command(
     source: Source,
     *,
@@ -95,7 +95,7 @@ def top_command(
     show(request, table, found, lambda: top_figures(found))
 
 
-@app.command("quotient")
+@app.command("quotient", example="wattloop analyze quotient last")
 def quotient_command(
     source: Source,
     *,
@@ -108,7 +108,7 @@ def quotient_command(
     show(request, table, found, lambda: quotient_figures(table, found))
 
 
-@app.command("metrics")
+@app.command("metrics", example="wattloop analyze metrics last")
 def metrics_command(
     source: Source,
     *,
@@ -132,7 +132,7 @@ def metrics_command(
     show(request, table, found, lambda: metrics_figures(found))
 
 
-@app.command("pareto")
+@app.command("pareto", example="wattloop analyze pareto last")
 def pareto_command(
     source: Source,
     *,
@@ -154,7 +154,7 @@ def pareto_command(
     show(request, table, found, lambda: pareto_figures(found))
 
 
-@app.command("matrix")
+@app.command("matrix", example="wattloop analyze matrix runs.csv")
 def matrix_command(
     source: Source,
     *,
@@ -177,7 +177,7 @@ def matrix_command(
     show(request, table, found, lambda: matrix_figures(found))
 
 
-@app.command("ols")
+@app.command("ols", example="wattloop analyze ols runs.csv --target energy_wh --figure ols.svg")
 def ols_command(
     source: Source,
     *,
@@ -194,7 +194,7 @@ def ols_command(
     show(request, table, found, lambda: regression_figures(found))
 
 
-@app.command("correlation")
+@app.command("correlation", example="wattloop analyze correlation runs.csv")
 def correlation_command(
     source: Source,
     *,
@@ -210,7 +210,7 @@ def correlation_command(
     show(request, table, found, lambda: correlation_figures(found))
 
 
-@app.command("clusters")
+@app.command("clusters", example="wattloop analyze clusters runs.csv")
 def clusters_command(
     source: Source,
     *,
@@ -236,7 +236,7 @@ def clusters_command(
         write_assigned(found, assign)
 
 
-@app.command("importance")
+@app.command("importance", example="wattloop analyze importance runs.csv --target accuracy")
 def importance_command(
     source: Source,
     *,

@@ -36,7 +36,7 @@ Where = Annotated[
 Scope = Annotated[str | None, option("--scope", "Of a sweep: energy of gpu, cpu, dram or node.")]
 Rows = Annotated[int, option("--rows N", "Print at most so many rows; 0 is all.")]
 CsvFile = Annotated[
-    str | None, file_option("--csv FILE", "Write the table as CSV; - is standard output.")
+    str | None, file_option("--csv -o FILE", "Write the table as CSV; - is standard output.")
 ]
 Figure = Annotated[
     str | None, file_option("--figure FILE", "Draw into this .svg, .png or .html file.")

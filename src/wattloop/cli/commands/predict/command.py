@@ -42,13 +42,17 @@ from wattloop.predict.run_total import RunLength
 MOST_POINTS = 2_000
 app = Verb(
     "Predict time, power, energy and memory of a training on a GPU, without running it.",
-    epilog="Examples: wattloop predict --model hf:gpt2 --batch 64 --precision bf16 --gpu h200; "
-    "wattloop predict --model models.py:make --compare a100,h100,h200.",
+    example="wattloop predict --model hf:gpt2 --batch 64 --precision bf16 --gpu h200\n"
+    "wattloop predict --model models.py:make --compare a100,h100,h200",
     cls=UsualCommandGroup,
 )
 
 
-@app.command(RUN)
+@app.command(
+    RUN,
+    example="wattloop predict --model hf:gpt2 --batch 64 --precision bf16 --gpu h200\n"
+    "wattloop predict --model torchvision:resnet50 --compare a100,h100,h200",
+)
 def run_command(  # noqa: PLR0913 - one parameter per option
     *,
     work: WorkloadOptions,
@@ -81,7 +85,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         None,
     ),
     plot: str | None = file_option(
-        "--plot FILE", "Draw a sweep or comparison: svg, png, html.", None
+        "--plot -o FILE", "Draw a sweep or comparison: svg, png, html.", None
     ),
     top: int = option("--top", "Operations to show that take longest.", 8, min=0),
     estimator: str = option("--estimator", f"Model: {', '.join(ESTIMATORS)}.", "kernels"),
@@ -197,13 +201,15 @@ def _draw(points: Sequence[ComparisonPoint], axes: Sequence[Axis], plot: str) ->
     say(f"wattloop: figure in {plot}")
 
 
-app.command("inspect")(inspect_command)
-app.command("job")(job_command)
-app.command("plan")(plan_command)
-app.command("serve")(serve_command)
+app.command("inspect", example="wattloop predict inspect --model torchvision:resnet50 --gpu h200")(
+    inspect_command
+)
+app.command("job", example="wattloop predict job --cluster cluster.yaml --gpus 4 --name train")(job_command)
+app.command("plan", example="wattloop predict plan --model hf:llama-7b --gpus 64")(plan_command)
+app.command("serve", example="wattloop predict serve --model hf:gpt2 --gpu h100")(serve_command)
 
 
-@app.command("models")
+@app.command("models", example="wattloop predict models")
 def models_command(*, json_file: JsonFile = None) -> None:
     """List the architectures that hf:NAME knows without any file."""
     from wattloop.predict.sources.huggingface import architecture, architecture_names
@@ -213,7 +219,7 @@ def models_command(*, json_file: JsonFile = None) -> None:
     present(json_file, lambda: entries, lambda: print_table(Table.from_records(entries, cells)))
 
 
-@app.command("gpus")
+@app.command("gpus", example="wattloop predict gpus")
 def gpus_command(*, json_file: JsonFile = None) -> None:
     """List the GPUs that --gpu knows, and which of them are calibrated."""
     from wattloop.hardware.gpus import known_gpus

@@ -12,7 +12,7 @@ from wattloop.cli.commands.predict.options import (
 )
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import UNKNOWN, present, print_rows, say
-from wattloop.core.units import format_bytes, format_duration
+from wattloop.core.units import format_bytes, format_duration, format_share
 from wattloop.predict.breakdown import (
     WorkPart,
     by_kind,
@@ -94,7 +94,7 @@ def _facts(work: Workload) -> list[tuple[str, str]]:
         ("of activations", format_bytes(work.activation_bytes)),
         ("at most", format_bytes(work.peak_bytes)),
         ("kernels launched", f"{kernels:,}"),
-        ("without a cost rule", f"{work.unruled_share:.1%} of the bytes"),
+        ("without a cost rule", f"{format_share(work.unruled_share)} of the bytes"),
     ]
     if not work.training:
         facts = [f for f in facts if f[0] not in ("optimizer", "of gradients", "of the optimizer")]
@@ -109,7 +109,7 @@ def _cells(part: WorkPart, total_s: float) -> tuple[str, ...]:
         format_bytes(part.bytes_moved),
         format_bytes(part.forward_bytes),
         format_duration(part.gpu_s or 0.0) if known else UNKNOWN,
-        f"{(part.gpu_s or 0.0) / total_s:.1%}" if known and total_s else UNKNOWN,
+        format_share((part.gpu_s or 0.0) / total_s) if known and total_s else UNKNOWN,
     )
 
 

@@ -5,7 +5,13 @@ import typer
 from wattloop.cli.commands.predict.options import with_options_named
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import present, print_rows, say
-from wattloop.core.units import format_bytes, format_duration, format_energy, format_power
+from wattloop.core.units import (
+    format_bytes,
+    format_duration,
+    format_energy,
+    format_power,
+    format_share,
+)
 from wattloop.predict.serving import (
     ENGINES,
     WEIGHT_BYTES,
@@ -86,7 +92,7 @@ def _show(forecast: ServingForecast, best: ServingForecast | None) -> None:
     )
     typer.echo()
     rows = [
-        (part, format_duration(seconds), f"{seconds / sum(forecast.parts_s.values()):.0%}")
+        (part, format_duration(seconds), format_share(seconds / sum(forecast.parts_s.values()), 0))
         for part, seconds in forecast.parts_s.items()
         if seconds > 0.005 * sum(forecast.parts_s.values())
     ]

@@ -13,6 +13,7 @@ from wattloop.core.units import (
     format_energy,
     format_mass,
     format_power,
+    format_share,
 )
 from wattloop.predict.comparison import Axis, ComparisonPoint, best_points, unsure_gpus
 from wattloop.predict.forecast import Forecast
@@ -159,7 +160,7 @@ def _regime(forecast: Forecast) -> str:
 def _print_terms(forecast: Forecast) -> None:
     step_s = forecast.prediction.step_s
     terms = [
-        (name, format_duration(seconds), f"{seconds / step_s:.1%}")
+        (name, format_duration(seconds), format_share(seconds / step_s))
         for name, seconds in forecast.prediction.terms_s.items()
         if seconds >= SMALL_SHARE * step_s
     ]
@@ -170,7 +171,7 @@ def _print_terms(forecast: Forecast) -> None:
 
 def _print_operations(forecast: Forecast, top: int) -> None:
     rows = [
-        (name, format_duration(s), f"{s / forecast.prediction.step_s:.1%}")
+        (name, format_duration(s), format_share(s / forecast.prediction.step_s))
         for name, s in list(forecast.top_operations_s.items())[:top]
     ]
     if rows:

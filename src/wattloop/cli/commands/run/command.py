@@ -12,8 +12,9 @@ app = Verb()
 @app.command(
     "run",
     context_settings={"allow_interspersed_args": False},
-    epilog="Example: wattloop run --name night -- python train.py --epochs 3. "
-    "The exit code is the program's own; 128+N when signal N ended it.",
+    example="wattloop run --name night -- python train.py --epochs 3\n"
+    "wattloop run --save -- python train.py",
+    epilog="The exit code is the program's own; 128+N when signal N ended it.",
 )
 def run(
     command: list[str] = argument("PROGRAM", "What to measure, and its arguments."),

@@ -271,6 +271,9 @@ def quick(words: list[str]) -> tuple[list[str], RunOptions] | None:
         word, separator, value = rest.pop(0).partition("=")
         if word == "--" and not separator:
             break
+        if word == "-j" and not separator:
+            options.json_file = options.json_file or "-"
+            continue
         name = WORDS.get(word)
         if name is None or (separator and not word.startswith("--")):
             return None

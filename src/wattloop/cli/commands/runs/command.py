@@ -152,7 +152,9 @@ Run = Annotated[str, argument("RUN", "Identifier, its beginning, name, or 'last'
 Runs = Annotated[list[str], argument("RUN", "Identifiers, their beginnings, or 'last'.")]
 
 
-@app.command("list")
+@app.command(
+    "list", example="wattloop runs list --since 7d\nwattloop runs list --name night* --limit 0 -j"
+)
 def list_command(
     *,
     name: str | None = option("--name", "Only this name; * is any text.", None),
@@ -189,7 +191,7 @@ def list_command(
             say(f"the {len(records)} newest; see all with --limit 0")
 
 
-@app.command("show")
+@app.command("show", example="wattloop runs show\nwattloop runs show night -v")
 def show_command(
     run: Run = "last",
     *,
@@ -219,7 +221,7 @@ def show_command(
         view.print_run(record, windows, steps, totals, serving)
 
 
-@app.command("slope")
+@app.command("slope", example="wattloop runs slope --name night*")
 def slope_command(
     name: str | None = option("--name", "Only this name; * is any text.", None),
     *,
@@ -234,7 +236,7 @@ def slope_command(
     given.present(lambda: data, lambda: print_slopes(data))
 
 
-@app.command("job")
+@app.command("job", example="wattloop runs job last")
 def job_command(
     job: str = argument("JOB", "Its name, one of its runs, or 'last'.", "last"),
     *,
@@ -246,7 +248,11 @@ def job_command(
     given.present(found.to_dict, lambda: print_job(found))
 
 
-@app.command("export")
+@app.command(
+    "export",
+    example="wattloop runs export last --what samples -o samples.parquet\n"
+    "wattloop runs export last --to mlflow",
+)
 def export_command(
     runs: list[str] | None = argument("RUN", "Identifiers, their beginnings, or 'last'.", None),
     *,
@@ -321,7 +327,7 @@ def _export_to(tracker: str, into: str | None, names: list[str], given: StoreOpt
     write_json(data, given.json_file)
 
 
-@app.command("compare")
+@app.command("compare", example="wattloop runs compare before after")
 def compare_command(
     runs: Runs,
     *,
@@ -337,7 +343,7 @@ def compare_command(
     given.present(comparison.to_dict, lambda: view.print_comparison(comparison))
 
 
-@app.command("import")
+@app.command("import", example="wattloop runs import emissions.csv")
 def import_command(
     file: Path = argument("FILE", "An emissions.csv of CodeCarbon."),
     *,
@@ -359,7 +365,7 @@ def import_command(
         raise ConfigError(f"{file}: no line could be imported")
 
 
-@app.command("copy")
+@app.command("copy", example="wattloop runs copy archive.db")
 def copy_command(
     to: str = argument("PLACE", "SQLite file or postgresql:// URL to copy to."),
     *,
@@ -374,7 +380,7 @@ def copy_command(
     write_json({"copied": copied, "known": known}, given.json_file)
 
 
-@app.command("delete")
+@app.command("delete", example="wattloop runs delete 20260131-0800")
 def delete_command(
     runs: Runs,
     *,

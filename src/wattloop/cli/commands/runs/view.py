@@ -27,6 +27,7 @@ from wattloop.core.units import (
     format_mass,
     format_number,
     format_power,
+    format_share,
     iso_time,
 )
 from wattloop.integrations.phases import StepTotals, format_totals
@@ -221,8 +222,8 @@ def _saving(data: dict[str, Any]) -> str:
 def _shared(record: RunRecord) -> str:
     """Format `shared 50%` and the part that another run counts."""
     share = (record.shared or {}).get("share")
-    text = f"shared {share:.0%}" if isinstance(share, float) else "shared"
-    return f"{text}, {record.left_out:.0%} left out" if record.left_out else text
+    text = f"shared {format_share(share, 0)}" if isinstance(share, float) else "shared"
+    return f"{text}, {format_share(record.left_out, 0)} left out" if record.left_out else text
 
 
 def _window_row(window: WindowResult) -> tuple[str, ...]:

@@ -39,13 +39,13 @@ KIND = "campaign"
 Which = Annotated[str, which_one("CAMPAIGN")]
 app = Verb(
     "Compare scheduling policies on a simulated GPU cluster: energy, waiting, deadlines.",
-    epilog="Examples: wattloop simulate thesis-pareto --policies fifo,pollux,zeus --seeds 10; "
-    "wattloop simulate whatif thesis-pareto --replace a100=h100.",
+    example="wattloop simulate thesis-pareto --policies fifo,pollux,zeus --seeds 10\n"
+    "wattloop simulate whatif thesis-pareto --replace a100=h100",
     cls=UsualCommandGroup,
 )
 
 
-@app.command(RUN)
+@app.command(RUN, example="wattloop simulate thesis-pareto --policies fifo,pollux,zeus --seeds 10")
 def run_command(  # noqa: PLR0913 - one parameter per option
     scenario: str = argument("SCENARIO", "YAML file, or a shipped one by its name."),
     *,
@@ -70,7 +70,9 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     cap_curves: CapCurves = None,
     changes: Set = None,
     check: bool = option("--check", "Look after every event that all invariants hold.", False),
-    plot: str | None = file_option("--plot FOLDER", "Draw what came of it (SVG, PNG, HTML).", None),
+    plot: str | None = file_option(
+        "--plot -o FOLDER", "Draw what came of it (SVG, PNG, HTML).", None
+    ),
     new: New = False,
     given: StoreOptions,
 ) -> None:
@@ -155,7 +157,7 @@ def _carry_out(
         raise
 
 
-@app.command("whatif")
+@app.command("whatif", example="wattloop simulate whatif thesis-pareto --replace a100=h100")
 def whatif_command(  # noqa: PLR0913 - one parameter per option
     scenario: str = argument("SCENARIO", "YAML file, or a shipped one by its name."),
     *,
@@ -252,7 +254,7 @@ add_list_command(
 )
 
 
-@app.command("show")
+@app.command("show", example="wattloop simulate show")
 def show_command(which: Which = "last", *, given: StoreOptions) -> None:
     """Show the results of a campaign, also of an unfinished one."""
     from wattloop.cli.commands.simulate.view import campaign_dict, print_outcomes
@@ -265,12 +267,12 @@ def show_command(which: Which = "last", *, given: StoreOptions) -> None:
         )
 
 
-@app.command("export")
+@app.command("export", example="wattloop simulate export last -o campaign.csv")
 def export_command(
     which: Which = "last",
     *,
     csv_file: str | None = file_option(
-        "--csv FILE", "A row per policy and seed; - is the output.", None
+        "--csv -o FILE", "A row per policy and seed; - is the output.", None
     ),
     given: StoreOptions,
 ) -> None:
@@ -299,7 +301,7 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     return records_csv(flat, "policy", "seed")
 
 
-@app.command("scenarios")
+@app.command("scenarios", example="wattloop simulate scenarios")
 def scenarios_command(*, json_file: JsonFile = None) -> None:
     """List the scenarios that come with Wattloop."""
     from wattloop.schedule.scenarios.file import shipped_scenarios
@@ -309,7 +311,7 @@ def scenarios_command(*, json_file: JsonFile = None) -> None:
     present(json_file, lambda: known, lambda: print_rows(("scenario", "what it is"), rows))
 
 
-@app.command("policies")
+@app.command("policies", example="wattloop simulate policies")
 def policies_command(*, json_file: JsonFile = None) -> None:
     """List the policies, what each ranks jobs by, and its parameters."""
     from dataclasses import asdict
@@ -336,7 +338,7 @@ def _short(value: object) -> str:
     return format_number(value, 3) if isinstance(value, float) else str(value)
 
 
-@app.command("init")
+@app.command("init", example="wattloop simulate init mine.yaml")
 def init_command(
     target: str = argument("FILE.yaml", "Where to; - is standard output.", "scenario.yaml"),
     *,

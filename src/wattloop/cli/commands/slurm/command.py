@@ -17,14 +17,17 @@ from wattloop.core.units import format_duration, format_power
 
 app = Verb(
     "Let a scheduling policy run a Slurm cluster: order, places, caps, a power budget.",
-    epilog="Look first: wattloop slurm run --policy zeus --observe. Then: wattloop slurm run "
-    "--policy charon --budget 4500W. If it stops or dies, Slurm goes on by itself.",
+    example="wattloop slurm run --policy zeus --observe",
 )
 StateFile = Annotated[str | None, option("--state FILE", "Where the driver keeps its notes.")]
 NOT_RUNNING = 1
 
 
-@app.command("run")
+@app.command(
+    "run",
+    example="wattloop slurm run --policy zeus --observe\n"
+    "wattloop slurm run --policy charon --budget 4500W",
+)
 def run_command(*, options: DriverOptions) -> None:
     """Let a policy decide what Slurm starts, where, and under which cap.
 
@@ -33,7 +36,7 @@ def run_command(*, options: DriverOptions) -> None:
     execute(options)
 
 
-@app.command("status")
+@app.command("status", example="wattloop slurm status")
 def status_command(*, state: StateFile = None, json_file: JsonFile = None) -> None:
     """Show the state of the driver; exit code 1 when it does not run."""
     from wattloop.schedule.slurm.state import (
@@ -51,7 +54,7 @@ def status_command(*, state: StateFile = None, json_file: JsonFile = None) -> No
     raise typer.Exit(0 if status["alive"] else NOT_RUNNING)
 
 
-@app.command("release")
+@app.command("release", example="wattloop slurm release")
 def release_command(*, state: StateFile = None, json_file: JsonFile = None) -> None:
     """Release the jobs that a crashed driver left held, without starting one.
 
@@ -110,4 +113,6 @@ def _show(status: dict[str, object]) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-app.command("replay")(replay_command)
+app.command("replay", example="wattloop slurm replay slurm-lab --policies slurm,zeus --speedup 30")(
+    replay_command
+)

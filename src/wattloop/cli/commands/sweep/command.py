@@ -49,8 +49,7 @@ class SweepCommands(UserCommandGroup, UsualCommandGroup):
 
 app = Verb(
     "Try power caps, clocks, governors and GPU counts on a command; find the best.",
-    epilog="Examples: wattloop sweep caps.yaml -- python train.py; "
-    "wattloop sweep --cap 100:260:10 --gpus 1,2,4,8 -- python train.py --gpus {gpus}.",
+    example="wattloop sweep caps.yaml -- python train.py\nwattloop sweep show",
     cls=SweepCommands,
 )
 
@@ -73,10 +72,14 @@ class ExecutionOptions:
             check_drawable(self.figures)
 
 
-@app.command(RUN)
+@app.command(
+    RUN,
+    example="wattloop sweep caps.yaml -- python train.py\n"
+    "wattloop sweep --cap 100:260:10 --gpus 1,2,4,8 -- python train.py --gpus {gpus}",
+)
 def run_command(  # noqa: PLR0913 - one parameter per option
     ctx: typer.Context,
-    spec: str | None = argument("[SPEC.yaml]", "What to vary, and how.", None),
+    spec: str | None = argument("SPEC.yaml", "What to vary, and how.", None),
     *,
     cap: str | None = option(
         "--cap VALUES", "GPU power caps: 100:260:10, 150,200 or 50%:100%:10%.", None
@@ -244,9 +247,9 @@ def plan_here(spec: "SweepSpec", source: "YamlWithLines | None", settings: Setti
         raise ConfigError(f"{where}{error}") from None
 
 
-@app.command("resume")
+@app.command("resume", example="wattloop sweep resume last")
 def resume_command(
-    which: str | None = argument("[SWEEP]", "Unless given, the last one that is unfinished.", None),
+    which: str | None = argument("SWEEP", "Unless given, the last one that is unfinished.", None),
     *,
     how: ExecutionOptions,
     given: StoreOptions,
@@ -356,7 +359,7 @@ add_list_command(
 )
 
 
-@app.command("show")
+@app.command("show", example="wattloop sweep show\nwattloop sweep show --tables all")
 def show_command(
     which: Several = None,
     *,
@@ -391,7 +394,7 @@ def show_command(
             view.draw(results, place, figures)
 
 
-@app.command("export")
+@app.command("export", example="wattloop sweep export last -o trials.csv")
 def export_command(
     which: Which = "last",
     *,

@@ -37,13 +37,13 @@ class TuneGroup(UserCommandGroup):
 
 app = Verb(
     "Search hyper-parameters and power cap together, with energy in the objective.",
-    epilog="Examples: wattloop tune run search.yaml -- python train.py --lr {lr}; "
-    "wattloop tune best; wattloop tune final.",
+    example="wattloop tune run search.yaml -- python train.py --lr {lr}\n"
+    "wattloop tune best\nwattloop tune final",
     cls=TuneGroup,
 )
 
 
-@app.command(RUN)
+@app.command(RUN, example="wattloop tune run search.yaml -- python train.py --lr {lr}")
 def run_command(  # noqa: PLR0913 - one parameter per option
     ctx: typer.Context,
     spec: str = argument("SPEC.yaml", "Parameters, metric, limits."),
@@ -167,7 +167,7 @@ def _show(ready: "PreparedSearch", store: "Store", json_file: str | None) -> Non
         raise typer.Exit(1)
 
 
-@app.command("resume")
+@app.command("resume", example="wattloop tune resume last")
 def resume_command(
     which: str | None = argument(
         "[SEARCH]", "Unless given, the last one that is unfinished.", None
@@ -221,7 +221,7 @@ add_list_command(
 )
 
 
-@app.command("show")
+@app.command("show", example="wattloop tune show")
 def show_command(
     which: Which = "last",
     *,
@@ -239,7 +239,7 @@ def show_command(
             view.draw(*found, figures)
 
 
-@app.command("best")
+@app.command("best", example="wattloop tune best -j")
 def best_command(which: Which = "last", *, given: StoreOptions) -> None:
     """Show the best configuration of a search."""
     from wattloop.cli.commands.tune import view
@@ -250,12 +250,12 @@ def best_command(which: Which = "last", *, given: StoreOptions) -> None:
         given.present(lambda: view.best_dict(summary), lambda: view.print_best(summary, experiment))
 
 
-@app.command("export")
+@app.command("export", example="wattloop tune export last -o trials.csv")
 def export_command(
     which: Which = "last",
     *,
     csv_file: str | None = file_option(
-        "--csv FILE", "A row per configuration; - is the output.", None
+        "--csv -o FILE", "A row per configuration; - is the output.", None
     ),
     optuna_file: str | None = file_option(
         "--optuna FILE.db", "A study that optuna-dashboard opens; or FILE.log.", None
@@ -279,9 +279,9 @@ def export_command(
             view.write_study(place, experiment.experiment_id, optuna_file, given.config)
 
 
-@app.command("final")
+@app.command("final", example="wattloop tune final")
 def final_command(
-    which: str = argument("[SEARCH]", "Identifier, its beginning, name or 'last'.", "last"),
+    which: str = argument("SEARCH", "Identifier, its beginning, name or 'last'.", "last"),
     *,
     to_the_end: bool = option("--to-the-end", "Go on after the target was reached.", False),
     given: MeterOptions,
@@ -302,4 +302,8 @@ def final_command(
     present(given.json_file, result.to_dict, lambda: print_final(result))
 
 
-app.command("replay", epilog=REPLAY_FIGURES)(replay_command)
+app.command(
+    "replay",
+    example="wattloop tune replay --power power.csv --train train.csv --strategy race",
+    epilog=REPLAY_FIGURES,
+)(replay_command)
