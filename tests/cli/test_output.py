@@ -34,12 +34,14 @@ def shown(columns: int, *table: Any, spare: Sequence[str] = ()) -> str:
     ],
 )
 def test_a_narrow_terminal_loses_spare_columns(columns: int, wanted: list[str]) -> None:
-    """In the order given, only as many as it takes, and an empty column at once."""
+    """In the order given, only as many as it takes, and tells which; an empty one at once."""
     row = ("20261115-0315", "03:15", "12 J", "", "measured")
     headers = ("run", "when", "joules", "", "how")
     text = shown(columns, headers, [row], spare=("when", "joules"))
-    header_line, row_line = text.splitlines()
+    header_line, row_line, *below = text.splitlines()
     assert header_line.split() == wanted
+    gone = [name for name in ("when", "joules") if name not in wanted]
+    assert " ".join(below) == (f"Left out for want of width: {', '.join(gone)}." if gone else "")
     assert row_line.startswith("20261115-0315 ")
 
 
@@ -58,7 +60,8 @@ def test_runs_are_listed_whole_on_80_columns(bare: Machine) -> None:
     second = header("20270116-080000-bbbbbb", name="true")
     failed = ended(root_window(gpu_j=0.25), status="failed", exit_code=3)
     write_journal(folder, second["run_id"], head=second, end=failed, seconds=1)
-    lines = bare.on_terminal("runs", "list").splitlines()
+    *lines, below = bare.on_terminal("runs", "list").splitlines()
+    assert below == "Left out for want of width: started, power."
     assert len(lines) == 3
     assert max(map(len, lines)) <= 80
     assert {line.split()[0] for line in lines} == {"run", first["run_id"], second["run_id"]}
@@ -77,14 +80,21 @@ def test_words_and_quantities_are_cut_last() -> None:
 def test_a_spare_column_that_is_empty_is_left_out_once() -> None:
     """An unnamed column without a cell in it, named as spare too, does no harm."""
     table = (("GPUs", "", "batch"), [("1 x h200", "", "8"), ("2 x h200", "", "16")])
-    lines = shown(8, *table, spare=("", "batch")).splitlines()
-    assert [line.strip() for line in lines] == ["GPUs", "1 x h200", "2 x h200"]
+    lines = [line.strip() for line in shown(8, *table, spare=("", "batch")).splitlines()]
+    assert lines[:3] == ["GPUs", "1 x h200", "2 x h200"]
+    assert " ".join(lines[3:]) == "Left out for want of width: batch."
     assert "batch" in shown(40, *table, spare=("", "batch"))
 
 
 def test_a_column_in_no_need_to_go_stays_though_it_has_no_name() -> None:
     """A spare column without a header is shown where there is room."""
     assert "spread" in shown(40, ("GPUs", ""), [("2 x h200", "spread")], spare=("",))
+
+
+def test_a_title_is_not_wrapped_through_an_identifier() -> None:
+    """A title breaks between words: an identifier with hyphens stays whole for copying."""
+    table = (("run",), [("a",)], "Trials of sweep-20261115-031500-3f9a at the default")
+    assert "sweep-20261115-031500-3f9a" in shown(30, *table)
 
 
 def test_columns_are_aligned_below_wide_letters() -> None:

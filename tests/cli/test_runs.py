@@ -58,7 +58,7 @@ def test_an_empty_store_is_helpful_and_not_created(
     assert main(["runs", "show"]) == 2
     assert "no runs yet" in capsys.readouterr().err
     assert not place.parent.exists()
-    assert data_of(capsys, "list") == {"runs": [], "more": False}
+    assert data_of(capsys, "list") == {"runs": [], "more": False, "experiments": []}
 
 
 def test_list_shows_and_filters(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,8 +115,13 @@ def test_mistakes_are_a_message_and_exit_code_2(
 
 
 def test_show_tells_energy_by_domain(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By beginning of the identifier, with provenance and command."""
+    """By beginning of the identifier, with provenance and command; in ten lines unless -v."""
     assert main(["runs", "show", "20270115"]) == 0
+    brief = capsys.readouterr().out
+    assert len(brief.splitlines()) <= 10
+    for words in ("python train.py", "3.50 kJ", "measured", "node1", "-v"):
+        assert words in brief
+    assert main(["runs", "show", "20270115", "-v"]) == 0
     said = capsys.readouterr().out
     for words in ("python train.py", "cpu:0/package", "3.00 kJ", "measured", "node1"):
         assert words in said
@@ -133,9 +138,9 @@ def stored(machine: Machine) -> Machine:
 
 def test_zone_and_tariff_of_now_hold_for_a_stored_run(stored: Machine) -> None:
     """The hint that the tool prints works: carbon and cost appear, and say whose settings."""
-    before = stored.wattloop("runs", "show").stdout.decode()
+    before = stored.wattloop("runs", "show", "-v").stdout.decode()
     assert "WATTLOOP_ZONE" in before and "WATTLOOP_TARIFF" in before
-    shown = stored.wattloop("runs", "show", WATTLOOP_ZONE="FRA", WATTLOOP_TARIFF="0.30 EUR")
+    shown = stored.wattloop("runs", "show", "-v", WATTLOOP_ZONE="FRA", WATTLOOP_TARIFF="0.30 EUR")
     text = shown.stdout.decode()
     assert "CO2e" in text and " EUR" in text
     assert "environment WATTLOOP_ZONE, environment WATTLOOP_TARIFF" in text
@@ -148,7 +153,7 @@ def test_zone_and_tariff_of_now_hold_for_a_stored_run(stored: Machine) -> None:
     assert data["accounting"]["facility"]["energy_j"] == pytest.approx(2 * node_j)
     assert data["accounting"]["cost"]["amount"] == pytest.approx(2 * node_j / 3.6e6 * 0.30)
     assert data["accounting"]["carbon_g"] is None
-    after = stored.wattloop("runs", "show").stdout.decode()
+    after = stored.wattloop("runs", "show", "-v").stdout.decode()
     assert after == before  # the store is as it was
 
 
@@ -177,13 +182,13 @@ def test_what_a_run_knew_is_not_replaced_by_the_file_of_the_reader(stored: Machi
     assert zone(WATTLOOP_ZONE="Atlantis") == "USA"
 
 
-@pytest.mark.parametrize("words", [["list"], ["show"], ["export", "--all"]])
+@pytest.mark.parametrize("words", [["list"], ["show", "-v"], ["export", "--all"]])
 def test_a_bad_tariff_stops_no_verb_that_does_without(stored: Machine, words: list[str]) -> None:
     """A wrong setting is the business of the verbs that use it."""
     bad = {"WATTLOOP_TARIFF": "cheap", "WATTLOOP_INTERVAL": "often"}
     done = stored.wattloop("runs", *words, **bad)
     assert done.returncode == 0, done.stderr
-    if words == ["show"]:
+    if "show" in words:
         assert "environment WATTLOOP_TARIFF" in done.stdout.decode()
     assert stored.wattloop("restore", **bad).returncode == 0
     assert stored.wattloop("devices", WATTLOOP_TARIFF="cheap").returncode == 0

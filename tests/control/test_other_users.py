@@ -19,7 +19,7 @@ import pytest
 from tests.control.conftest import Rig, eventually
 from tests.control.test_restore import dead_owner
 from tests.control.test_session import LIMIT, SLEEPER
-from wattloop.cli.lever_report import restore_text
+from wattloop.cli.commands.restore import restore_text
 from wattloop.control.lock import DeviceLock, Owner, lock_path
 from wattloop.control.restore import RestoreStatus, restore
 from wattloop.control.session import lever_session

@@ -9,6 +9,7 @@ from wattloop.core.units import (
     format_mass,
     format_number,
     format_power,
+    format_share,
     kwh_from_joules,
     wh_from_joules,
 )
@@ -29,7 +30,11 @@ def test_conversions() -> None:
         (4_560.0, "4.56 kJ (1.27 Wh)"),
         (7.89e6, "7.89 MJ (2.19 kWh)"),
         (2.5e9, "2.50 GJ (694 kWh)"),
-        (3e-5, "3.00e-05 J"),
+        (0.5, "0.5 J"),
+        (0.05, "50.0 mJ"),
+        (8.17e-4, "0.817 mJ"),
+        (-3e-5, "-30.0 µJ"),
+        (3e-8, "30.0 nJ"),
     ],
 )
 def test_energy_for_people(joules: float, text: str) -> None:
@@ -85,12 +90,33 @@ def test_power_and_mass_for_people() -> None:
     """Kilo from a thousand on."""
     assert (format_power(5.2), format_power(1_400.0)) == ("5.20 W", "1.40 kW")
     assert (format_mass(0.42), format_mass(1_300.0)) == ("0.42 g", "1.30 kg")
+    assert (format_mass(0.0081), format_power(0.02)) == ("8.10 mg", "20.0 mW")
+
+
+@pytest.mark.parametrize(
+    ("share", "decimals", "text"),
+    [
+        (0.125, 1, "12.5%"),
+        (0.0, 1, "0.0%"),
+        (0.0004, 1, "< 0.1%"),
+        (0.0006, 1, "0.1%"),
+        (0.004, 0, "< 1%"),
+        (1.0, 0, "100%"),
+    ],
+)
+def test_shares_for_people(share: float, decimals: int, text: str) -> None:
+    """A part that is there is not rounded to nothing."""
+    assert format_share(share, decimals) == text
 
 
 @pytest.mark.parametrize(
     ("change", "spread", "text"),
     [
         (-0.2, 0.013, "-20.0% ± 1.3%"),
+        (0.0002, 0.0, "< ±0.1%"),
+        (0.0, 0.0, "+0.0%"),
+        (0.0002, 0.013, "+0.0% ± 1.3%"),
+        (-0.2, 0.0002, "-20.0% ± < 0.1%"),
         (8.9, 0.0, "+890.0%"),
         (11.34, 0.17, "x 12.3 ± 0.2"),
         (1_233.0, 17.4, "x 1,234 ± 17"),

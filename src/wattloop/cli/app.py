@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from wattloop.cli.completion import completer_for
 from wattloop.cli.options import (
     Config,
     Devices,
@@ -187,10 +188,13 @@ class UsualCommandGroup(TyperGroup):
         return list(super().parse_args(ctx, args))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Complete commands, options, and options of `run`."""
+        """Complete commands, options, and options and the first argument of `run`."""
         own = super().shell_complete(ctx, incomplete)
         names = {item.value for item in own}
-        more = self.commands[RUN].shell_complete(ctx, incomplete)
+        run = self.commands[RUN]
+        first = [p for p in run.params if p.param_type_name == "argument"][:1]
+        more = [item for p in first for item in p.shell_complete(ctx, incomplete)]
+        more += run.shell_complete(ctx, incomplete)
         return [*own, *(item for item in more if item.value not in names)]
 
 
@@ -251,7 +255,7 @@ class Verb(typer.Typer):
             **{"help": text, "epilog": _epilog(example, ""), **no_args, **more},
         )
 
-    def command(
+    def command(  # type: ignore[override]  # an example is demanded of every command
         self, name: str | None = None, *, example: str, epilog: str = "", **more: Any
     ) -> Callable[[Any], Any]:
         """Add a command; `example` has a command line per line, for the end of its help."""
@@ -355,14 +359,16 @@ def _typed(parameter: inspect.Parameter) -> inspect.Parameter:
         annotation, spec = get_args(annotation)
     else:
         return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    completer = completer_for(spec.names, spec.metavar)
     if not spec.names:
-        known = typer.Argument(metavar=spec.metavar, help=spec.text)
+        known = typer.Argument(metavar=spec.metavar, help=spec.text, autocompletion=completer)
     else:
         known = typer.Option(
             *spec.names,
             metavar=spec.metavar,
             help=spec.text,
             callback=_check_writable if spec.is_file else None,
+            autocompletion=completer,
             **spec.more,
         )
     return inspect.Parameter(

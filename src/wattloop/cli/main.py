@@ -81,8 +81,10 @@ def _run_verb(words: list[str]) -> int:
     import typer
 
     from wattloop.cli.app import app
+    from wattloop.cli.completion import bash_words_joined
 
-    typer.main.get_command(app)(args=words, prog_name="wattloop")
+    with bash_words_joined(os.environ):
+        typer.main.get_command(app)(args=words, prog_name="wattloop")
     return 0
 
 

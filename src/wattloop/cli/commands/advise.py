@@ -24,7 +24,7 @@ IN_SUMMARY = 2
 @app.command(example="wattloop advise last")
 def advise(
     run: str = argument(
-        "[RUN]", "Identifier, its beginning, a name, or 'last' for the last run.", "last"
+        "RUN", "Identifier, its beginning, a name, or 'last' for the last run.", "last"
     ),
     *,
     given: StoreOptions,

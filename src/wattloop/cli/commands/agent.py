@@ -223,11 +223,12 @@ def status_command(
     from wattloop.fleet.agent.config import load_agent_config
 
     name = node_name(node)
-    found = _status(load_agent_config(config, name).place, name)
+    found = agent_status(load_agent_config(config, name).place, name)
     present(json_file, lambda: found, lambda: _show(found))
 
 
-def _status(folder: Path, node: str) -> dict[str, Any]:
+def agent_status(folder: Path, node: str) -> dict[str, Any]:
+    """Return jobs, power and faults of a node, and the age of what its agent wrote last."""
     from wattloop.fleet.agent.node_attribution import STATE_FILE, STATUS_FILE, load_state
     from wattloop.fleet.delivery.node_status import status_from_file
 

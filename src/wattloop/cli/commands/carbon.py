@@ -38,7 +38,8 @@ NEGLIGIBLE = 0.01
 
 @app.command(
     "carbon",
-    epilog="Example: sbatch --begin=$(wattloop carbon --lasts 2h --within 24h --begin) job.sh",
+    example="wattloop carbon --lasts 2h --within 24h",
+    epilog="In a script: sbatch --begin=$(wattloop carbon --lasts 2h --within 24h --begin) job.sh",
 )
 def carbon(
     *,

@@ -20,7 +20,7 @@ app = Verb()
 @app.command(example="wattloop report last -o report.html\nwattloop report caps --pdf")
 def report(
     subject: str = argument(
-        "[RUN|SWEEP|SEARCH|CAMPAIGN|STUDY]",
+        "RUN|SWEEP|SEARCH|CAMPAIGN|STUDY",
         "Identifier, its beginning, a name, or 'last' for the last run.",
         "last",
     ),

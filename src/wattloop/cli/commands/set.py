@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from wattloop.cli.app import Verb
-from wattloop.cli.lever_report import restore_leftovers
+from wattloop.cli.commands.restore import restore_leftovers
 from wattloop.cli.options import Config, JsonFile, argument, option, settings_of
 from wattloop.cli.output import say, write_json
 from wattloop.control.lever import Lever, Setting, parse_setting

@@ -166,7 +166,7 @@ app = Verb()
 
 @app.command("watch", example="wattloop watch\nwattloop watch --seconds 60 -j")
 def watch(  # noqa: PLR0913 - one parameter per option
-    run: str = argument("RUN", "A run being measured now; else this machine.", ""),
+    run: str = argument("LIVE_RUN", "A run being measured now; else this machine.", ""),
     *,
     once: bool = option("--once", "Read once and exit.", False),
     seconds: float | None = option("--seconds -s", "End after so many seconds.", None, min=0.1),

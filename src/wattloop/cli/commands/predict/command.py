@@ -204,7 +204,9 @@ def _draw(points: Sequence[ComparisonPoint], axes: Sequence[Axis], plot: str) ->
 app.command("inspect", example="wattloop predict inspect --model torchvision:resnet50 --gpu h200")(
     inspect_command
 )
-app.command("job", example="wattloop predict job --cluster cluster.yaml --gpus 4 --name train")(job_command)
+app.command("job", example="wattloop predict job --cluster cluster.yaml --gpus 4 --name train")(
+    job_command
+)
 app.command("plan", example="wattloop predict plan --model hf:llama-7b --gpus 64")(plan_command)
 app.command("serve", example="wattloop predict serve --model hf:gpt2 --gpu h100")(serve_command)
 

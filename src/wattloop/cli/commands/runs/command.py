@@ -3,13 +3,11 @@
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattloop.accounting.energy_slope import slopes
 from wattloop.cli.app import StoreOptions, Verb
-from wattloop.cli.commands.runs import view
 from wattloop.cli.options import argument, option
 from wattloop.cli.output import (
     DOMAIN_HEADERS,
@@ -21,17 +19,21 @@ from wattloop.cli.output import (
     short_energy,
     write_json,
 )
+from wattloop.cli.plot import add_plot_command
 from wattloop.cli.stored import chosen, nothing_yet, open_user_store, run_filter
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Scope
 from wattloop.core.units import format_duration, format_energy, format_power
-from wattloop.measure.job_energy import MeasuredJobEnergy, NodeRunEnergy, job_energy
-from wattloop.store.database import Store
-from wattloop.store.job_queries import find_job_members, stored_journal
-from wattloop.store.runs import RunRecord
+
+if TYPE_CHECKING:
+    from wattloop.measure.job_energy import MeasuredJobEnergy, NodeRunEnergy
+    from wattloop.store.database import Store
+    from wattloop.store.runs import RunRecord
 
 
-def slopes_of(records: Iterable[RunRecord]) -> dict[str, Any]:
+def slopes_of(records: Iterable["RunRecord"]) -> dict[str, Any]:
+    from wattloop.accounting.energy_slope import slopes
+
     pairs: dict[str, list[tuple[float, float]]] = {}
     for record in records:
         if record.result is None or not record.counted:
@@ -69,7 +71,10 @@ def print_slopes(data: dict[str, Any]) -> None:
 SCOPES = {Scope.CPU: "cpu", Scope.GPU: "gpu", Scope.DRAM: "dram"}
 
 
-def find_job(store: Store, reference: str = "last") -> MeasuredJobEnergy:
+def find_job(store: "Store", reference: str = "last") -> "MeasuredJobEnergy":
+    from wattloop.measure.job_energy import job_energy
+    from wattloop.store.job_queries import find_job_members, stored_journal
+
     found = find_job_members(store, reference)
     return job_energy(
         found.name,
@@ -79,7 +84,7 @@ def find_job(store: Store, reference: str = "last") -> MeasuredJobEnergy:
     )
 
 
-def print_job(job: MeasuredJobEnergy) -> None:
+def print_job(job: "MeasuredJobEnergy") -> None:
     size = f", {job.world_size} ranks" if job.world_size else ""
     _write(f"job       {job.job_id} ({job.kind}{size})")
     _write(f"duration  {format_duration(job.duration_s)}")
@@ -94,19 +99,19 @@ def print_job(job: MeasuredJobEnergy) -> None:
         _write(line)
 
 
-def _total(job: MeasuredJobEnergy) -> str:
+def _total(job: "MeasuredJobEnergy") -> str:
     if job.energy_j is None:
         return "unknown: nothing could be read; 'wattloop devices' says why"
     partial = "" if job.complete else ", incomplete"
     return f"{format_energy(job.energy_j)} ± {short_energy(job.uncertainty_j)}{partial}"
 
 
-def _title(node: NodeRunEnergy) -> str:
+def _title(node: "NodeRunEnergy") -> str:
     died = f", {node.died} died" if node.died else ""
     return f"{node.host}: {len(node.runs)} run(s){died}"
 
 
-def _row(node: NodeRunEnergy) -> tuple[str, ...]:
+def _row(node: "NodeRunEnergy") -> tuple[str, ...]:
     result = node.result
     scopes = (result.scope_energy_j(scope) for scope in SCOPES)
     return (
@@ -125,7 +130,7 @@ def _power(energy_j: float | None, duration_s: float) -> str:
     return format_power(energy_j / duration_s)
 
 
-def _remarks(job: MeasuredJobEnergy) -> list[str]:
+def _remarks(job: "MeasuredJobEnergy") -> list[str]:
     lines = []
     for node in job.nodes:
         for part in node.result.missing:
@@ -164,41 +169,48 @@ def list_command(
     job: str | None = option("--job", "Only runs of this job.", None),
     since: str | None = option("--since WHEN", "2026-01-31, 2026-01-31T08:00, 12h or 7d.", None),
     limit: int = option("--limit -n", "0 shows all.", 20, min=0, max=MOST_RUNS),
+    every: bool = option("--all -a", "Also the trials of sweeps, searches and studies.", False),
     given: StoreOptions,
 ) -> None:
-    """Show runs, newest first."""
-    from wattloop.store.runs import list_runs
+    """Show runs, newest first; the trials of a sweep or search are one row.
+
+    JSON has every run in `runs`, trials too, and what the rows of trials show in `experiments`.
+    """
+    from wattloop.cli.commands.runs import view
+    from wattloop.store.runs import list_trial_groups
 
     wanted = run_filter(name, status, tag or [], host=host, job=job, since=since)
     with given.open_existing_store() as place:
-        if place is None:
-            records, more = [], False
+        if place is not None:
+            listed = view.list_rows(place, wanted, limit, folded=not every)
+        if given.json_file is not None:
+            as_before = view.RunList() if place is None else view.list_rows(place, wanted, limit)
+            groups = [] if place is None else list_trial_groups(place, wanted)
+            data = {"runs": [view.brief(r) for r in as_before.records], "more": as_before.more}
+            experiments = [group.to_dict() for group in groups]
+            write_json(data | {"experiments": experiments}, given.json_file)
+        if given.json_file == "-":
+            return
+        if place is not None and listed.rows:
+            view.print_list(listed)
+        elif place is not None and any((name, status, tag, host, job, since)):
+            say("no run matches; leave out a filter")
         else:
-            live = view.matching_live(place, wanted)
-            kept = list_runs(place, wanted, limit + 1 if limit else None)
-            records = (live + kept)[: limit or None]
-            more = len(live) + len(kept) > len(records)
-        filtered = any((name, status, tag, host, job, since))
-        write_json({"runs": [view.brief(r) for r in records], "more": more}, given.json_file)
-        if given.json_file != "-":
-            if records:
-                view.print_list(records)
-            elif filtered and place:
-                say("no run matches; leave out a filter")
-            else:
-                say(nothing_yet(given.store, given.config))
-        if more:
-            say(f"the {len(records)} newest; see all with --limit 0")
+            say(nothing_yet(given.store, given.config))
 
 
 @app.command("show", example="wattloop runs show\nwattloop runs show night -v")
 def show_command(
     run: Run = "last",
     *,
+    verbose: bool = option(
+        "--verbose -v", "Everything: energy by domain, what is missing, windows, notes.", False
+    ),
     given: StoreOptions,
 ) -> None:
-    """Show one run: energy by domain, what is missing, windows and steps."""
+    """Show one run in ten lines; with -v everything that is known of it."""
     from wattloop.accounting.restatement import restated
+    from wattloop.cli.commands.runs import view
     from wattloop.integrations.serving import read_serving_totals
     from wattloop.integrations.stored_steps import read_step_totals
     from wattloop.store.run_record import read_steps, read_windows
@@ -218,7 +230,8 @@ def show_command(
     }
     write_json(data, given.json_file)
     if given.json_file != "-":
-        view.print_run(record, windows, steps, totals, serving)
+        shown = view.print_run if verbose else view.print_brief
+        shown(record, windows, steps, totals, serving)
 
 
 @app.command("slope", example="wattloop runs slope --name night*")
@@ -334,6 +347,7 @@ def compare_command(
     given: StoreOptions,
 ) -> None:
     """Compare runs with the first one: energy, time, power and EDP per scope, cost of a step."""
+    from wattloop.cli.commands.runs import view
     from wattloop.integrations.stored_steps import read_step_costs
     from wattloop.store.comparison import compare
 
@@ -405,3 +419,6 @@ def delete_command(
         deleted = [run_id for run_id in records if delete_run(place, run_id)]
     say(f"{len(deleted)} run(s) deleted")
     write_json({"deleted": deleted}, given.json_file)
+
+
+add_plot_command(app, "RUN", "power", "power over time")

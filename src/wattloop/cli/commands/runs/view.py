@@ -1,10 +1,11 @@
-"""Terminal output of stored runs: list, details, comparison."""
+"""Terminal output of stored runs: list, details in short and in full, comparison."""
 
 import shlex
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,7 +17,9 @@ from wattloop.cli.output import (
     is_terminal,
     print_rows,
     remarks,
+    say,
     short_energy,
+    terminal_room,
 )
 from wattloop.core.errors import ConfigError
 from wattloop.core.results import WindowResult
@@ -34,7 +37,8 @@ from wattloop.integrations.phases import StepTotals, format_totals
 from wattloop.integrations.serving import ServingTotals, format_serving
 from wattloop.store.comparison import Cell, ComparedQuantity, RunComparison
 from wattloop.store.database import Store
-from wattloop.store.runs import RunFilter, RunRecord, live_runs
+from wattloop.store.runs import RunFilter, RunRecord, list_runs, list_trial_groups, live_runs
+from wattloop.store.trial_groups import TrialGroup, group_of
 
 
 def meaning_lines(accounting: Mapping[str, Any] | None) -> list[str]:
@@ -86,8 +90,16 @@ def _efficiency(efficiencies: Any) -> Iterator[str]:
         )
 
 
+LEAST_EQUIVALENT = 0.01
+"""Of a charge, an hour or a kilometre; less than that tells nothing."""
+
+
 def _equivalents(equivalents: Any) -> Iterator[str]:
-    words = [f"{e['amount']:.2g} {e['unit']} {e['text']}" for e in equivalents]
+    words = [
+        f"{format_number(e['amount'], 2)} {e['unit']} {e['text']}"
+        for e in equivalents
+        if e["amount"] >= LEAST_EQUIVALENT
+    ]
     if words:
         yield f"as much as   {'; '.join(words)}"
 
@@ -96,11 +108,50 @@ WINDOWS_SHOWN = 20
 NAME_SHOWN = 60
 
 
-def print_list(records: Sequence[RunRecord]) -> None:
+@dataclass(frozen=True, slots=True)
+class RunList:
+    """Rows of `runs list`, newest first: runs, and experiments in place of their trials."""
+
+    rows: Sequence[RunRecord | TrialGroup] = ()
+    more: bool = False
+
+    @property
+    def records(self) -> list[RunRecord]:
+        return [row for row in self.rows if isinstance(row, RunRecord)]
+
+    @property
+    def groups(self) -> list[TrialGroup]:
+        return [row for row in self.rows if isinstance(row, TrialGroup)]
+
+
+def list_rows(store: Store, wanted: RunFilter, limit: int, *, folded: bool = False) -> RunList:
+    """Return the newest rows, running ones first; 0 is no limit."""
+    groups = list_trial_groups(store, wanted) if folded else []
+    known = [group.experiment_id for group in groups]
+    live = [
+        record
+        for record in live_runs(store)
+        if _passes(record, wanted) and group_of(record.tags, known) is None
+    ]
+    stored = list_runs(store, replace(wanted, trials=not folded), limit + 1 if limit else None)
+    rows: list[RunRecord | TrialGroup] = [*stored, *groups]
+    if groups:
+        rows.sort(key=lambda row: row.started_wall_s, reverse=True)
+    rows = [*live, *rows]
+    return RunList(rows[: limit or None], bool(limit) and len(rows) > limit)
+
+
+def print_list(listed: RunList) -> None:
     headers = ("run", "name", "status", "started", "duration", "energy", "±", "power", "how", "")
     # the identifier tells the start, and energy over duration the power
     spare = ("started", "power", "±", "duration", "status", "")
-    print_rows(headers, [_list_row(record) for record in records], spare=spare)
+    rows = [_list_row(r) if isinstance(r, RunRecord) else _group_row(r) for r in listed.rows]
+    print_rows(headers, rows, spare=spare)
+    if listed.groups:
+        trials = sum(group.runs for group in listed.groups)
+        say(f"{trials} trials are folded under their experiment; see each with --all")
+    if listed.more:
+        say(f"the {len(listed.rows)} newest; see all with --limit 0")
 
 
 def brief(record: RunRecord) -> dict[str, Any]:
@@ -125,8 +176,83 @@ def brief(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def matching_live(store: Store, wanted: RunFilter) -> list[RunRecord]:
-    return [record for record in live_runs(store) if _passes(record, wanted)]
+LINES_SHOWN = 10
+
+
+def print_brief(
+    record: RunRecord,
+    windows: Sequence[WindowResult],
+    steps: Sequence[dict[str, Any]],
+    totals: StepTotals | None = None,
+    serving: ServingTotals | None = None,
+) -> None:
+    """Print what people look for in at most ten lines, and how to see the rest."""
+    lasted = "" if record.duration_s is None else f", {format_duration(record.duration_s)}"
+    started = f"{_local(record.started_wall_s)} on {record.host or 'unknown host'}"
+    lines = [
+        f"run       {record.run_id}  {record.name}",
+        f"status    {_status(record)}, started {started}{lasted}",
+    ]
+    if record.command:
+        lines.append(_cut(f"command   {shlex.join(record.command)}"))
+    power_w = None if record.result is None else record.result.power_w
+    power = f", {format_power(power_w)} on average" if power_w is not None else ""
+    lines.append(f"energy    {_total(record)}{power}")
+    lines += _parts(record.result) + _step_lines(totals)[:2] + _serving_lines(serving)[:1]
+    if record.saving is not None:
+        lines.append(f"saving    {_saving(record.saving)}")
+    lines += [f"grid      {line[13:]}" for line in _grid(record.accounting or {})]
+    if record.tags:
+        lines.append(_cut("tags      " + _tags(record)))
+    result, accounting = record.result, record.accounting or {}
+    missing = [] if result is None else result.missing
+    if missing:
+        lines.append(_cut(f"missing   {', '.join(part.name for part in missing)}"))
+    notes = [*record.notes, *([] if result is None else result.warnings)]
+    room = LINES_SHOWN - 1 - len(lines)
+    lines += [f"note      {note}" for note in notes[: max(0, room)]]
+    counts = [
+        (len(missing), "missing part"),
+        (len(notes[max(0, room) :]) + len(accounting.get("notes") or ()), "note"),
+        (len(accounting.get("insights") or ()), "insight"),
+        (len(windows), "window"),
+        (len(steps), "step"),
+    ]
+    more = ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts if n)
+    _write([*lines[: LINES_SHOWN - 1], f"more      {more + '; ' if more else ''}all of it with -v"])
+
+
+def _cut(line: str) -> str:
+    """Shorten a line to the terminal: -v has it whole."""
+    room = terminal_room(sys.stdout)
+    return line if room is None or len(line) <= room else f"{line[: room - 1]}…"
+
+
+def _parts(result: WindowResult | None) -> list[str]:
+    if result is None:
+        return []
+    known = [(d.name, d.energy_j) for d in result.counted if d.energy_j is not None]
+    if len(known) < 2:
+        return []
+    known.sort(key=lambda part: -part[1])
+    return [_cut("parts     " + ", ".join(f"{name} {short_energy(j)}" for name, j in known))]
+
+
+def _step_lines(totals: StepTotals | None) -> list[str]:
+    if totals is None:
+        return []
+    heads = ("steps     ", "phases    ")[:: -1 if totals.inferred else 1]
+    return list(map("".join, zip(heads, format_totals(totals), strict=False)))
+
+
+def _serving_lines(serving: ServingTotals | None) -> list[str]:
+    if serving is None:
+        return []
+    return [f"{'' if n else 'serving':10}{line}" for n, line in enumerate(format_serving(serving))]
+
+
+def _tags(record: RunRecord) -> str:
+    return " ".join(f"{key}={value}" for key, value in record.tags.items())
 
 
 def print_run(
@@ -146,13 +272,8 @@ def print_run(
         lines.append(f"duration  {format_duration(record.duration_s)}")
     lines.append(f"energy    {_total(record)}")
     if record.tags:
-        lines.append("tags      " + " ".join(f"{k}={v}" for k, v in record.tags.items()))
-    if totals is not None:
-        heads = ("steps     ", "phases    ")[:: -1 if totals.inferred else 1]
-        lines += map("".join, zip(heads, format_totals(totals), strict=False))
-    if serving is not None:
-        said = format_serving(serving)
-        lines += [f"{'' if n else 'serving':10}{line}" for n, line in enumerate(said)]
+        lines.append(f"tags      {_tags(record)}")
+    lines += _step_lines(totals) + _serving_lines(serving)
     if record.saving is not None:
         lines.append(f"saving    {_saving(record.saving)}")
     _write(lines)
@@ -206,6 +327,22 @@ def _list_row(record: RunRecord) -> tuple[str, ...]:
         UNKNOWN if power_w is None else format_power(power_w),
         UNKNOWN if result is None or not result.provenance else result.provenance.value,
         remark,
+    )
+
+
+def _group_row(group: TrialGroup) -> tuple[str, ...]:
+    """Return the row of an experiment: its identifier is for `sweep show` and the like."""
+    return (
+        group.experiment_id,
+        group.name,
+        group.status,
+        _local(group.started_wall_s),
+        format_duration(group.duration_s),
+        UNKNOWN if group.energy_j is None else short_energy(group.energy_j),
+        "",
+        "",
+        group.provenance or UNKNOWN,
+        f"{group.kind} of {group.runs} run{'s' * (group.runs != 1)}",
     )
 
 

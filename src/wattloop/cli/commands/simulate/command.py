@@ -22,6 +22,7 @@ from wattloop.cli.commands.simulate.scenario import (
 )
 from wattloop.cli.options import JsonFile, argument, file_option, option
 from wattloop.cli.output import check_target, present, print_rows, say, write_json, write_text
+from wattloop.cli.plot import add_plot_command
 from wattloop.cli.stored import add_list_command, stored
 from wattloop.cli.stored import which as which_one
 from wattloop.core.errors import ConfigError
@@ -167,7 +168,7 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
     ),
     nodes: list[str] | None = option("--nodes [GROUP=]N", "More nodes: +4, a100=+4, h100=8.", None),
     policy: str | None = option(
-        "--policy -p", "Who schedules (default: charon under a budget, zeus).", None
+        "--policy -p POLICY", "Who schedules (default: charon under a budget, zeus).", None
     ),
     seeds: Seeds = None,
     workers: Workers = None,
@@ -355,3 +356,6 @@ def init_command(
     write_json({"file": target}, json_file)
     if target != "-":
         say(f"wattloop: {target} is written; edit it, then: wattloop simulate {target}")
+
+
+add_plot_command(app, "CAMPAIGN", "trade-off", "throughput against energy")

@@ -17,6 +17,7 @@ from wattloop.cli.app import (
 )
 from wattloop.cli.options import Config, StorePlace, argument, file_option, option
 from wattloop.cli.output import present, say, write_json, write_text
+from wattloop.cli.plot import add_plot_command
 from wattloop.cli.stored import NAMED, add_list_command, outputs_folder, say_which, stored
 from wattloop.cli.stored import which as which_one
 from wattloop.core.clock import RealClock
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 KIND = "sweep"
 KERNEL_WINDOW = "kernel"
 Which = Annotated[str, which_one("SWEEP")]
-Several = Annotated[list[str] | None, argument("[SWEEP]...", f"Each by {NAMED}.")]
+Several = Annotated[list[str] | None, argument("SWEEP", f"Each by {NAMED}.")]
 Figures = Annotated[str | None, option("--figures DIR", "Draw figures into this folder.")]
 Scope = Annotated[str | None, option("--scope", "Energy of gpu, cpu, dram or node.")]
 
@@ -475,3 +476,6 @@ def _spelled(name: str, value: dict[str, Any] | None) -> dict[str, Any]:
         f"{name}_sd": found.get("sd"),
         f"{name}_half_width": found.get("half_width"),
     }
+
+
+add_plot_command(app, "SWEEP", "energy", "energy against the setting")

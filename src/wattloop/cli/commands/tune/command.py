@@ -9,6 +9,7 @@ from wattloop.cli.app import RUN, MeterOptions, StoreOptions, UserCommandGroup, 
 from wattloop.cli.commands.tune.replay import REPLAY_FIGURES, replay_command
 from wattloop.cli.options import argument, file_option, option
 from wattloop.cli.output import present, say, write_json, write_text
+from wattloop.cli.plot import add_plot_command
 from wattloop.cli.stored import add_list_command, say_which, stored
 from wattloop.cli.stored import which as which_one
 from wattloop.core.table import Table, csv_text
@@ -307,3 +308,6 @@ app.command(
     example="wattloop tune replay --power power.csv --train train.csv --strategy race",
     epilog=REPLAY_FIGURES,
 )(replay_command)
+
+
+add_plot_command(app, "SEARCH", "pareto", "quality against energy")
