@@ -44,13 +44,13 @@ class NotDrawable(Exception):
     """A figure of a kind that a terminal cannot show, such as a heat map."""
 
 
-def add_plot_command(app: "Verb", noun: str, first: str, what: str) -> None:
+def add_plot_command(app: "Verb", noun: str, first: Sequence[str], what: str) -> None:
     """Add `plot`, which draws the figures of a subject's report.
 
     Args:
         app: gets the command.
         noun: of the argument, such as RUN.
-        first: how the name of the figure begins that is drawn unless another is asked for.
+        first: how names of figures begin; the first that exists is drawn by default.
         what: that figure, for the help.
     """
 
@@ -112,11 +112,12 @@ def _report(given: StoreOptions, which: str, noun: str) -> "Document":
         return EXPERIMENTS[kind](store, find_experiment(store, which, kind))
 
 
-def _chosen(charts: Mapping[str, Any], figure: str | None, first: str) -> dict[str, Any]:
+def _chosen(charts: Mapping[str, Any], figure: str | None, first: Sequence[str]) -> dict[str, Any]:
     if figure == "all":
         return dict(charts)
     if figure is None:
-        figure = next((name for name in charts if name.startswith(first)), next(iter(charts)))
+        begin = next((text for text in first if any(n.startswith(text) for n in charts)), "")
+        figure = next(name for name in charts if name.startswith(begin))
     if figure not in charts:
         raise ConfigError(f"--figure {figure}: choose one of {', '.join(charts)}, or all")
     return {figure: charts[figure]}
@@ -234,6 +235,8 @@ def _bar_lines(layer: Layer, room: int) -> list[str]:
     rows = [row for row in layer.rows if isinstance(row.get(number), int | float)]
     if not rows:
         raise NotDrawable("it has no values")
+    if len({row.get(label) for row in rows}) == len(rows):
+        split = None
     names = [_bar_name(row, label, split) for row in rows]
     texts = [format_number(float(row[number]), 3) for row in rows]
     left, right = min(room // 3, max(map(shown_width, names))), max(map(len, texts))

@@ -421,4 +421,4 @@ def delete_command(
     write_json({"deleted": deleted}, given.json_file)
 
 
-add_plot_command(app, "RUN", "power", "power over time")
+add_plot_command(app, "RUN", ("power-gpu", "power"), "power over time")

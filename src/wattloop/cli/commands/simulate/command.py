@@ -358,4 +358,4 @@ def init_command(
         say(f"wattloop: {target} is written; edit it, then: wattloop simulate {target}")
 
 
-add_plot_command(app, "CAMPAIGN", "trade-off", "throughput against energy")
+add_plot_command(app, "CAMPAIGN", ("trade-off",), "throughput against energy")

@@ -478,4 +478,4 @@ def _spelled(name: str, value: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-add_plot_command(app, "SWEEP", "energy", "energy against the setting")
+add_plot_command(app, "SWEEP", ("energy",), "energy against the setting")

@@ -310,4 +310,4 @@ app.command(
 )(replay_command)
 
 
-add_plot_command(app, "SEARCH", "pareto", "quality against energy")
+add_plot_command(app, "SEARCH", ("pareto",), "quality against energy")
