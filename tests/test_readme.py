@@ -36,6 +36,7 @@ def shape(line: str) -> re.Pattern[str]:
     pattern = re.sub(r"\d+(?:\\\.\d+)?", lambda _: NUMBER, pattern)
     # a busy machine takes minutes, a quick one milliseconds
     pattern = pattern.replace(rf"\ in\ {NUMBER}\ s\ ", r"\ in\ .*(?:ms|s|min)\ ")
+    pattern = re.sub(r"\\ mJ\b", r"\\ m?J", pattern)  # and may need more than 100 mJ
     pattern = re.sub(r"(?:\\ )+", r"\\s+", pattern)  # columns are as wide as their numbers
     return re.compile(pattern.replace(re.escape("..."), ".*"))
 

@@ -178,7 +178,9 @@ def test_quick_parser_knows_exactly_the_documented_options() -> None:
         for word in parameter.opts
     }
     documented.pop("--help", None)
+    assert documented.pop("-j") == "as_json"  # the parser takes it for --json -
     assert documented == WORDS
+    assert quick(["-j", "true"]) == (["true"], RunOptions(json_file="-"))
 
 
 @pytest.mark.parametrize(

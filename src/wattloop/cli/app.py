@@ -29,7 +29,7 @@ from wattloop.version import __version__
 if TYPE_CHECKING:
     from wattloop.store.database import Store
 
-VERBS: dict[str, dict[str, tuple[str, str]]] = {
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Measure": {
         "run": ("run.command", "Measure the energy of any program."),
         "watch": ("watch", "Show power and energy live."),
@@ -90,7 +90,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 }
 """Group of `--help` -> verb -> (module of `cli.commands` with its `app`, one line of help)."""
 
-MODULES = {verb: module for verbs in VERBS.values() for verb, (module, _) in verbs.items()}
+VERBS = {verb: entry for verbs in GROUPS.values() for verb, entry in verbs.items()}
 
 
 class VerbGroup(TyperGroup):
@@ -98,15 +98,15 @@ class VerbGroup(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for group, verbs in VERBS.items():
+        for group, verbs in GROUPS.items():
             for name, (_, summary) in verbs.items():
                 self.commands[name] = TyperCommand(name=name, help=summary, rich_help_panel=group)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         """Return the imported command in place of the listed one."""
         name, command, rest = super().resolve_command(ctx, args)
-        if name in MODULES:
-            module = importlib.import_module(f"wattloop.cli.commands.{MODULES[name]}")
+        if name in VERBS:
+            module = importlib.import_module(f"wattloop.cli.commands.{VERBS[name][0]}")
             command = typer.main.get_command(module.app)
             _show_flags_bare(command, ctx)
         return name, command, rest
