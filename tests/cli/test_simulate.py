@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Machine, without_escapes
+from tests.cli.conftest import Machine
+from tests.cli.pseudo_terminal import in_terminal
 from tests.schedule.campaigns.worlds import FAILING, TINY
 from wattloop.cli.main import main
 
@@ -316,22 +317,11 @@ def test_ctrl_c_keeps_what_has_ended(bare: Machine) -> None:
 def test_a_terminal_shows_how_far_it_is_and_how_long_it_takes(bare: Machine) -> None:
     """Simulations done of all, the time that is left, and what ended last."""
     (bare.folder / "tiny.yaml").write_text(TINY)
-    ours, theirs = os.openpty()
     words = ("simulate", "tiny.yaml", "--policies", "fifo", "--seeds", "20", "--workers", "1")
-    ended = subprocess.run(
-        bare.command(*words),
-        env={**bare.environment, "TERM": "xterm"},
-        cwd=bare.folder,
-        stdout=subprocess.DEVNULL,
-        stderr=theirs,
-        timeout=300,
-        check=False,
-    )
-    os.close(theirs)
-    text = without_escapes(os.read(ours, 65536).decode())
-    os.close(ours)
-    assert ended.returncode == 0, text
-    assert re.search(r"\d+/20 .*left: .*fifo on seed \d+", text)
+    environment = {**bare.environment, "TERM": "xterm"}
+    shown = in_terminal(bare.command(*words), environment, bare.folder, columns=120)
+    assert shown.code == 0, shown.text
+    assert re.search(r"\d+/20 .*left: .*fifo on seed \d+", shown.text)
 
 
 def _kept(machine: Machine) -> int:

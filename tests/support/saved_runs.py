@@ -32,7 +32,7 @@ def train(seconds, step_s=0.02, until=lambda: True):
     for gpu in gpus:
         gpu.occupy(work, at_s)
     came = False
-    while at_s < end_s or (not came and at_s < begin_s + 100):
+    while at_s < end_s or (not came and at_s < begin_s + 300):
         if not came and until():
             came, end_s = True, at_s + seconds
         at_s += step_s * max(gpu.settled(work).slowdown for gpu in gpus)
@@ -57,7 +57,7 @@ def saved_run(
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     """Run a Python program under `wattloop run --save`: its process, and what `--json` says."""
     started = start(folder, program, *options, **variables)
-    out, err = started.communicate(timeout=120)
+    out, err = started.communicate(timeout=300)
     done = subprocess.CompletedProcess(started.args, started.returncode, out, err)
     return done, json.loads((folder / "run.json").read_text())
 
@@ -89,7 +89,7 @@ def environment(folder: Path) -> dict[str, str]:
     return kept | machine(folder) | {"HOME": str(folder), "PYTHONPATH": path}
 
 
-def wait_until(true: Any, most_s: float = 60.0) -> None:
+def wait_until(true: Any, most_s: float = 300.0) -> None:
     give_up_s = time.monotonic() + most_s
     while not true():
         assert time.monotonic() < give_up_s, "it did not happen"

@@ -130,10 +130,44 @@ def train(count):
         model(torch.randn(2, 4)).sum().backward()
         optimizer.step()
 """
-HARD = {
+# In one program, which imports torch once: the number of missing steps tells the part.
+PARTS = {
     "looked for before it is imported": (
         "import importlib.util; importlib.util.find_spec('torch')\n" + TRAINED + "train(30)",
         30,
+    ),
+    "torch.save is pickled": (
+        "import pickle; pickle.loads(pickle.dumps(torch.save)); train(5)",
+        5,
+    ),
+    "a pipe and a folder among the step files": (
+        "import os\nd = os.environ['WATTLOOP_STEPS']\n"
+        "os.mkfifo(d + '/x.steps'); os.mkdir(d + '/y.steps'); train(10)",
+        10,
+    ),
+    "a GradScaler that skips updates": (
+        "model = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "scaler = torch.amp.GradScaler('cpu')\n"
+        "for i in range(30):\n"
+        "    loss = model(torch.randn(2, 4)).sum() * (float('inf') if i % 10 == 3 else 1.0)\n"
+        "    optimizer.zero_grad(); scaler.scale(loss).backward()\n"
+        "    scaler.step(optimizer); scaler.update()\n",
+        27,
+    ),
+    "saved by a signal handler in the middle of a step": (
+        # The first save imports a module, which a handler must not interrupt.
+        "import signal, io\ntorch.save({}, io.BytesIO())\n"
+        "signal.signal(signal.SIGALRM, lambda *_: torch.save({}, io.BytesIO()))\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\ntrain(300)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0)",
+        300,
+    ),
+}
+HARD = {
+    "one after another": (
+        "\n".join(text for text, _ in PARTS.values()),
+        sum(count for _, count in PARTS.values()),
     ),
     "a forked child that trains": (
         TRAINED + "import multiprocessing as m\n"
@@ -145,28 +179,6 @@ HARD = {
         "p = m.get_context('fork').Process(target=train, args=(30,)); p.start(); p.join()",
         33,
     ),
-    "saved by a signal handler in the middle of a step": (
-        # The first save imports a module, which a handler must not interrupt.
-        TRAINED + "import signal, io\ntorch.save({}, io.BytesIO())\n"
-        "signal.signal(signal.SIGALRM, lambda *_: torch.save({}, io.BytesIO()))\n"
-        "signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\ntrain(300)\n"
-        "signal.setitimer(signal.ITIMER_REAL, 0)",
-        300,
-    ),
-    "a GradScaler that skips updates": (
-        "import torch\nmodel = torch.nn.Linear(4, 1)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "scaler = torch.amp.GradScaler('cpu')\n"
-        "for i in range(30):\n"
-        "    loss = model(torch.randn(2, 4)).sum() * (float('inf') if i % 10 == 3 else 1.0)\n"
-        "    optimizer.zero_grad(); scaler.scale(loss).backward()\n"
-        "    scaler.step(optimizer); scaler.update()\n",
-        27,
-    ),
-    "torch.save is pickled": (
-        TRAINED + "import pickle; pickle.loads(pickle.dumps(torch.save)); train(5)",
-        5,
-    ),
     "the folder is removed while it trains": (
         TRAINED + "import contextlib, os, shutil, time\n"
         "def opened():\n"
@@ -177,11 +189,6 @@ HARD = {
         "while not opened(): time.sleep(0.02)\n"
         "shutil.rmtree(os.environ['WATTLOOP_STEPS']); train(50)",
         100,
-    ),
-    "a pipe and a folder among the step files": (
-        TRAINED + "import os\nd = os.environ['WATTLOOP_STEPS']\n"
-        "os.mkfifo(d + '/x.steps'); os.mkdir(d + '/y.steps'); train(10)",
-        10,
     ),
 }
 
