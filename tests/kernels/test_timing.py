@@ -6,7 +6,7 @@ import random
 import pytest
 
 from wattloop.core.clock import VirtualClock
-from wattloop.kernels.timing import MIN_BATCHES, burst_s, median_interval, time_runs
+from wattloop.kernels.worker import MIN_BATCHES, burst_s, median_interval, time_runs
 
 
 class Work:

@@ -11,8 +11,8 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.job import job_named
-from wattloop.virtual.job_run import TrainingRun
 from wattloop.virtual.node import CardLimits, node_named, shared_gpus, steady_outcome
+from wattloop.virtual.train import TrainingRun
 
 NODE = node_named("node004")
 COMMAND = [sys.executable, "-m", "wattloop.virtual.train"]

@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the suite measures torch")
 
+from wattloop.predict.calibrate.collection import Timer  # noqa: E402 - after the skip
 from wattloop.predict.calibrate.machine import CalibrationDevice  # noqa: E402 - after the skip
 from wattloop.predict.calibrate.suite import build  # noqa: E402 - after the skip
-from wattloop.predict.calibrate.timing import Timer  # noqa: E402 - after the skip
 
 
 @pytest.fixture

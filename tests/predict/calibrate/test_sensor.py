@@ -12,8 +12,8 @@ from wattloop.core.records import DomainKind
 from wattloop.hardware.host import Host
 from wattloop.meters import amd_gpu
 from wattloop.meters.base import Context
+from wattloop.predict.calibrate.collection import hold
 from wattloop.predict.calibrate.sensor import MeterGpuSensor, NvmlGpuSensor, SensorSampler
-from wattloop.predict.calibrate.timing import hold
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 

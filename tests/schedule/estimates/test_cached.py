@@ -10,9 +10,8 @@ from tests.schedule.estimates.clusters import RESNET, VIT, thesis_cluster
 from tests.schedule.small_world import PlainOracle, small_cluster
 from wattloop.schedule.cluster import Cluster, NodeGroup
 from wattloop.schedule.estimates.analytic import AnalyticOracle
-from wattloop.schedule.estimates.cached import CachedOracle
 from wattloop.schedule.estimates.noisy import NoisyOracle
-from wattloop.schedule.estimates.oracle import PlacementOptions
+from wattloop.schedule.estimates.oracle import CachedOracle, PlacementOptions
 from wattloop.schedule.jobs import JobKind
 
 SMALLER_NODES = (NodeGroup("a", "a100", 2, 4), NodeGroup("h", "h100", 1, 8))

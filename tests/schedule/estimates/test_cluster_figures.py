@@ -8,7 +8,7 @@ import numpy as np
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import load_cluster
 from wattloop.schedule.estimates.analytic import AnalyticOracle
-from wattloop.schedule.estimates.cached import CachedOracle
+from wattloop.schedule.estimates.oracle import CachedOracle
 from wattloop.schedule.jobs.kind import JobKind
 
 KIND = JobKind(

@@ -10,8 +10,8 @@ from tests.schedule.jobs.synthetic_oracle import MadeOracle, made_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs import JobKind, JobTable
 from wattloop.schedule.jobs.attributes import Deadlines, Users
-from wattloop.schedule.jobs.generator import Arrivals, PoissonJobs
 from wattloop.schedule.jobs.kind import JobTemplate
+from wattloop.schedule.jobs.spec import Arrivals, PoissonJobs
 
 ORACLE = MadeOracle(made_cluster())
 VIT = JobKind("vit", gpus=(1, 2, 4), batches=(32, 64))

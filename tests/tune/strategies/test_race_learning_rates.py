@@ -10,10 +10,9 @@ from wattloop.tune.progress import Progress, RateLoss, Status
 from wattloop.tune.search_problem import Problem, Quality
 from wattloop.tune.segment import RateSweep
 from wattloop.tune.space import Choice, Real, Space
-from wattloop.tune.strategies.race.learning_rates import PickedRate, RateAnchor
 from wattloop.tune.strategies.race.race import Race
 from wattloop.tune.strategies.race.runner import Runner
-from wattloop.tune.strategies.race.segments import Segments
+from wattloop.tune.strategies.race.segments import PickedRate, RateAnchor, Segments
 from wattloop.tune.strategies.race.warm_start import WarmStart
 
 LOSSES = [RateLoss(rate=10.0 ** (i / 4 - 3), loss=1.0) for i in range(13)]

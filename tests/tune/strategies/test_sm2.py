@@ -11,8 +11,7 @@ from wattloop.tune.search_problem import Limits, Problem, Quality
 from wattloop.tune.segment import Segment
 from wattloop.tune.space import Choice, Real, Space
 from wattloop.tune.strategies import strategy_named
-from wattloop.tune.strategies.sm2.halving import better_half
-from wattloop.tune.strategies.sm2.sm2 import Sm2
+from wattloop.tune.strategies.sm2.sm2 import Sm2, better_half
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 

@@ -53,7 +53,7 @@ class OracleSpec(StrictModel):
         if self.kind == "table":
             return self._table(cluster)
         from wattloop.schedule.estimates.analytic import AnalyticOracle
-        from wattloop.schedule.estimates.cached import CachedOracle
+        from wattloop.schedule.estimates.oracle import CachedOracle
 
         exact = AnalyticOracle(cluster, estimator=self.estimator, calibrations=self.calibrations)
         return CachedOracle(exact)
