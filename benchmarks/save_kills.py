@@ -4,8 +4,8 @@
 nvidia-ml-py, whose power follows their limits and clocks. The saver's slices last tenths of a
 second, so that it sets levers a few times a second. At a random moment wattloop, the program, the
 watchdog, or several of them in random order and some milliseconds apart, are killed with SIGKILL,
-every other time shortly after a lever was set; in some cases wattloop or the program are asked to
-end instead. A wattloop that still lives is then asked to end (SIGTERM). Where the watchdog was not
+a third of the time shortly after a lever was set and a third when the journal appears; in some
+cases wattloop or the program are asked to end instead. A wattloop that still lives is then asked to end (SIGTERM). Where the watchdog was not
 killed, levers have to be back without help; then `wattloop restore` runs, as a user would run it,
 and every setting of the machine is compared with what it was before. Previous limits are drawn for
 each kill.
@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,9 @@ from wattloop.measure.command import PROC
 LATEST_S = 4.0
 """Kills lie within this time of the first file of steps; the program trains for 8 s."""
 SHORTLY_S = 0.3
-"""Every other kill lies within this time after a lever was set."""
+"""A third of the kills lie within this time after a lever was set."""
+JOURNAL_S = 0.03
+"""A third lie within this time after the journal appears."""
 STARTED_S = 20.0
 ALONE_S = 300.0
 """Longest wait for the watchdog to restore; as long as it runs, it may still do so."""
@@ -120,11 +122,15 @@ def strike(machine: LeverMachine, kill: SaveKill) -> None:
     output = machine.folder / "output"
     owner = forked(partial(saved_run, 8.0), output)
     program = wait_for_program(machine.folder, owner)
-    if kill.number // len(TARGETS) % 2:
-        wait_for_change(machine, before)
+    moment = kill.number // len(TARGETS) % 3
+    if moment == 0:
+        time.sleep(kill.after_s)
+    elif moment == 1:
+        wait_until(lambda: machine.settings() != before)
         time.sleep(kill.after_s * SHORTLY_S / LATEST_S)
     else:
-        time.sleep(kill.after_s)
+        wait_until(lambda: any(machine.state.glob("*.journal")))
+        time.sleep(kill.after_s * JOURNAL_S / LATEST_S)
     found = {"wattloop": [owner], "program": [program], "watchdog": watchdogs_of(owner)}
     kill.ended = os.waitid(os.P_PID, owner, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     kill.left_set = sum(value != before[name] for name, value in machine.settings().items())
@@ -176,10 +182,10 @@ def runs(pid: int) -> bool:
     return text.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
-def wait_for_change(machine: LeverMachine, before: dict[str, object]) -> None:
+def wait_until(met: Callable[[], bool]) -> None:
     give_up_s = time.monotonic() + LATEST_S
-    while machine.settings() == before and time.monotonic() < give_up_s:
-        time.sleep(0.002)
+    while not met() and time.monotonic() < give_up_s:
+        time.sleep(0.001)
 
 
 def wait_for_program(folder: Path, owner: int) -> int:

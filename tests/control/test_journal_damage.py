@@ -16,7 +16,13 @@ import pytest
 
 from tests.control.conftest import Rig, eventually
 from tests.control.test_session import LIMIT, SLEEPER, is_back
-from wattloop.control.journal import Journal, JournalEntry, journal_files, read_journal
+from wattloop.control.journal import (
+    Journal,
+    JournalEntry,
+    journal_files,
+    journal_path,
+    read_journal,
+)
 from wattloop.control.lock import Owner
 from wattloop.control.restore import RestoreStatus, restore
 from wattloop.control.session import lever_session
@@ -34,7 +40,7 @@ def leftover(rig: Rig) -> list[Path]:
     lever = rig.lever(LIMIT)
     rig.state.mkdir()
     entry = JournalEntry(LIMIT, lever.device, "W", {"": 150.0})
-    journal = Journal.create(rig.state, DEAD, {lever: entry}, lever.where())
+    journal = Journal.create(journal_path(rig.state, DEAD), DEAD, {lever: entry}, lever.where())
     journal.about_to_set({LIMIT: {"": 90.0}})
     journal.done(LIMIT, "")
     journal.about_to_set({LIMIT: {"": 80.0}})
@@ -142,7 +148,7 @@ def test_killed_between_the_two_files(rig: Rig, moment: str) -> None:
     lever.reads_back = False
     rig.state.mkdir()
     entry = JournalEntry(LIMIT, lever.device, "W", {"": 150.0})
-    journal = Journal.create(rig.state, DEAD, {lever: entry}, lever.where())
+    journal = Journal.create(journal_path(rig.state, DEAD), DEAD, {lever: entry}, lever.where())
     first, second = reversed(journal_files(journal.path))
     if moment == "created":
         second.rename(second.with_suffix(".new"))

@@ -7,7 +7,13 @@ import pytest
 
 from tests.control.conftest import Rig
 from tests.control.test_session import LIMIT, SLEEPER, is_back
-from wattloop.control.journal import Journal, JournalEntry, journal_files, read_journal
+from wattloop.control.journal import (
+    Journal,
+    JournalEntry,
+    journal_files,
+    journal_path,
+    read_journal,
+)
 from wattloop.control.lock import Owner
 from wattloop.control.restore import RestoreStatus, restore
 from wattloop.control.session import lever_session
@@ -21,7 +27,7 @@ def dead_owner(rig: Rig, previous: float = 150.0, ours: float = 90.0, boot: str 
     lever = rig.lever(LIMIT)
     rig.state.mkdir(exist_ok=True)
     entry = JournalEntry(LIMIT, lever.device, "W", {"": previous})
-    journal = Journal.create(rig.state, owner, {lever: entry}, lever.where())
+    journal = Journal.create(journal_path(rig.state, owner), owner, {lever: entry}, lever.where())
     journal.about_to_set({LIMIT: {"": ours}})
     journal.close()
     return journal.path
@@ -196,7 +202,7 @@ def test_the_same_card_is_found_by_its_device(rig: Rig) -> None:
     owner = Owner(2**22 + 1, 1, Owner.this_process().boot_id, "sweep", "root", 0.0)
     rig.state.mkdir()
     entry = JournalEntry("gpu:7/power_limit", lever.device, "W", {"": 300.0})
-    journal = Journal.create(rig.state, owner, {lever: entry}, lever.where())
+    journal = Journal.create(journal_path(rig.state, owner), owner, {lever: entry}, lever.where())
     journal.about_to_set({"gpu:7/power_limit": {"": 200.0}})
     journal.close()
     rig.card.put("power1_cap", 200_000_000)

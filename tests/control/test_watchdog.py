@@ -162,6 +162,50 @@ def test_forked_child_does_not_hold_up_the_guardian(rig: Rig) -> None:
         os.kill(child, signal.SIGKILL)
 
 
+KILLED_AT = f"""
+from pathlib import Path
+print(flush=True)
+rename, names = Path.rename, []
+def renamed(self, target):
+    if len(names) == {{at}}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(self, target)
+    names.append(target)
+    if len(names) == 2 and {{at}} == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+Path.rename = renamed
+hold([lever("{LIMIT}")]).__enter__()
+"""
+"""An owner that is killed while its journal's two files get their names."""
+
+
+@pytest.mark.parametrize("named", [0, 1, 2])
+def test_kill_9_while_the_journal_is_written_leaves_no_file(rig: Rig, named: int) -> None:
+    """The watchdog exists before the journal: nothing is left for `wattloop restore`."""
+    owner = rig.start(KILLED_AT.replace("{at}", str(named)))
+    assert owner.wait() == -signal.SIGKILL
+    assert rig.state.exists()
+
+    def left() -> list[Path]:
+        return [p for p in (*rig.state.iterdir(), *rig.copies.rglob("*")) if p.suffix != ".lock"]
+
+    assert eventually(lambda: not any(path.is_file() for path in left()), 20.0), left()
+    assert rig.limit_w() == 150
+
+
+def test_guardian_tries_again_while_a_device_does_not_answer(rig: Rig) -> None:
+    """A fault that passes within seconds of the owner's death does not leave a lever set."""
+    owner = rig.start(SLEEPER)
+    limit = rig.package / "constraint_0_power_limit_uw"
+    text = limit.read_text()
+    limit.unlink()
+    owner.kill()
+    owner.wait()
+    assert eventually(lambda: rig.cpufreq.all("scaling_governor") == ["powersave", "performance"])
+    limit.write_text(text)
+    assert eventually(lambda: is_back(rig) and not rig.journals(), 20.0)
+
+
 def test_torn_record_is_recognised(rig: Rig) -> None:
     """Half a line at the end is not taken for a value; what is before it is restored."""
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")

@@ -417,6 +417,21 @@ def _record(line: bytes) -> Record | None:
 # `flock` of both; an unlocked journal is a leftover.
 
 
+def journal_path(directory: Path, owner: Owner) -> Path:
+    """Return a path that no other journal has."""
+    return directory / f"{owner.pid}-{owner.started}-{secrets.token_hex(4)}{SUFFIX}"
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove the files of a journal whose owner died before it gave them their names."""
+    for file in (path, *(folder / path.name for folder in copy_directories(path.parent))):
+        with suppress(OSError):
+            file.with_suffix(NEW).unlink()
+        if file != path:
+            with suppress(OSError):  # another session has its copies there
+                file.parent.rmdir()
+
+
 class Journal:
     """A journal that this process has locked; one taken over is read before it is extended."""
 
@@ -429,10 +444,12 @@ class Journal:
 
     @classmethod
     def create(
-        cls, directory: Path, owner: Owner, levers: Mapping[Lever, JournalEntry], environment: Any
+        cls, path: Path, owner: Owner, levers: Mapping[Lever, JournalEntry], environment: Any
     ) -> "Journal":
-        """Create a journal: complete, synced and locked before it is visible. Raises LeverError."""
-        path = directory / f"{owner.pid}-{owner.started}-{secrets.token_hex(4)}{SUFFIX}"
+        """Create the journal of a new `journal_path`: complete, synced and locked when visible.
+
+        Raises LeverError.
+        """
         copy, note = _copy_path(path)
         files = [path] if copy is None else [copy, path]
         header = {

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from wattloop.control.journal import Journal, JournalEntry, state_directory
+from wattloop.control.journal import Journal, JournalEntry, journal_path, state_directory
 from wattloop.control.lever import Lever, Setting, WriteOrderError, format_setting
 from wattloop.control.lock import DeviceLock, Owner, may_set
 from wattloop.control.restore import RestoreResult, RestoreStatus, restore, restore_levers
@@ -79,8 +79,8 @@ _said: set[str] = set()
 class LeverSession:
     """Levers that this process has locked: the context manager of `lever_session`.
 
-    Entering locks the devices, so that no value changes while it is read, then writes the journal
-    and starts the watchdog. Levers with `kept_elsewhere` need none of these.
+    Entering locks the devices, so that no value changes while it is read, then starts the watchdog
+    and writes the journal. Levers with `kept_elsewhere` need none of these.
     """
 
     def __init__(
@@ -243,27 +243,28 @@ class LeverSession:
             restore(place, devices=devices, forget=True)
 
     def _begin_journal(self, levers: Sequence[Lever]) -> None:
-        """Write the journal and start the watchdog."""
+        """Start the watchdog, then write the journal: one without a watchdog would be left over."""
         if not levers:
             return
-        place = state_directory(self._directory)
+        owner = Owner.this_process()
+        path = journal_path(state_directory(self._directory), owner)
+        if self._with_guardian:
+            try:
+                self._watchdog = RestoreWatchdog(path)
+            except OSError as error:
+                self._report(
+                    f"wattloop: no guardian ({error}); after 'kill -9' run 'wattloop restore'"
+                )
         entries = {lever: self._entries[lever.name] for lever in levers}
         # only variables that find the devices: every user can read the journal, so no passwords
         environment: dict[str, str] = {}
         for lever in levers:
             environment |= lever.where()
-        self._journal = Journal.create(place, Owner.this_process(), entries, environment)
+        self._journal = Journal.create(path, owner, entries, environment)
         self._journaled = {lever.name for lever in levers}
         if self._journal.note and self._journal.note not in _said:
             _said.add(self._journal.note)
             self._report(f"wattloop: {self._journal.note}")
-        if self._with_guardian:
-            try:
-                self._watchdog = RestoreWatchdog(self._journal.path)
-            except OSError as error:
-                self._report(
-                    f"wattloop: no guardian ({error}); after 'kill -9' run 'wattloop restore'"
-                )
 
     def _about_to_set(self, parts: Mapping[str, Mapping[str, Setting]]) -> None:
         """Journal the values; on the disk when this returns."""

@@ -18,6 +18,7 @@ from pathlib import Path
 GUARDIAN_VARIABLE = "WATTLOOP_GUARDIAN"
 TRY_FOR_S = 10.0
 TRY_ALL_FOR_S = 30.0
+AGAIN_S = 0.5
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals to ignore: it ends with its owner, and a stop of both must not end it first."""
 
@@ -80,20 +81,30 @@ def main(words: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     pipe, path, owner = int(words[0]), Path(words[1]), [int(word) for word in words[2:]]
+    parent = os.getppid()
     os.read(pipe, 1)  # nothing is ever written to it
-    from wattloop.control.journal import is_held, journal_files
-
     if owner:
         _restore_all(path, owner)
-        return
+    else:
+        _restore_one(path, parent)
+
+
+def _restore_one(path: Path, parent: int) -> None:
+    from wattloop.control.journal import is_held, journal_files, remove_unfinished
+
     give_up_s = time.monotonic() + TRY_FOR_S
     while journal_files(path) and time.monotonic() < give_up_s:
         if not is_held(path):  # by its owner, or by another process that restores it
-            from wattloop.control.restore import restore
+            from wattloop.control.restore import RestoreStatus, restore
 
-            restore(path.parent, journal=path)
-            return
+            results = restore(path.parent, journal=path)
+            failed = any(result.fate is RestoreStatus.FAILED for result in results)
+            if not failed or os.getppid() == parent:  # a living owner waits, and has tried
+                return
+            time.sleep(AGAIN_S)  # a driver that is being reset answers again
         time.sleep(0.01)
+    if not journal_files(path):
+        remove_unfinished(path)
 
 
 def _restore_all(directory: Path, owner: list[int]) -> None:
