@@ -3,12 +3,12 @@
 `wattloop run --save` runs a program that steps, on two stub NVIDIA cards behind the real
 nvidia-ml-py, whose power follows their limits and clocks. The saver's slices last tenths of a
 second, so that it sets levers a few times a second. At a random moment wattloop, the program, the
-watchdog, or several of them in random order and some milliseconds apart, are killed with SIGKILL,
-a third of the time shortly after a lever was set and a third when the journal appears; in some
-cases wattloop or the program are asked to end instead. A wattloop that still lives is then asked to end (SIGTERM). Where the watchdog was not
-killed, levers have to be back without help; then `wattloop restore` runs, as a user would run it,
-and every setting of the machine is compared with what it was before. Previous limits are drawn for
-each kill.
+watchdog, or several of them in random order and some milliseconds apart, are killed with SIGKILL: a
+third of them shortly after a lever was set, and a third when the journal appears. In some cases
+wattloop or the program are asked to end instead. A wattloop that still lives is then asked to end
+(SIGTERM). Where the watchdog was not killed, levers have to be back without help; then `wattloop
+restore` runs, as a user would run it, and every setting of the machine is compared with what it was
+before. Previous limits are drawn for each kill.
 """
 
 import os

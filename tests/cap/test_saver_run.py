@@ -22,17 +22,15 @@ from tests.support.saved_runs import (
     wait_until,
 )
 from tests.support.virtual_caps import settle
-from wattloop.cap.saver_run import (
-    LEASE_S,
-    JobFollower,
-    JobLeader,
-    ProgramKey,
-    _torchrun_nodes,
+from wattloop.cap.job_leader import BEAT_S, LEASE_S, JobFollower, JobLeader, _torchrun_nodes
+from wattloop.cap.learned import ProgramKey, read_learned, write_learned
+from wattloop.cap.saving import (
+    LearnedSetting,
+    SavingResult,
+    SavingState,
+    Setting,
     format_saving,
-    read_learned,
-    write_learned,
 )
-from wattloop.cap.saving import LearnedSetting, SavingResult, SavingState, Setting
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.control.restore import restore
 from wattloop.control.session import lever_session
@@ -440,6 +438,17 @@ def test_a_lease_that_is_not_renewed(tmp_path):
         leader.set(Setting(400.0, None))
     leader.close()
     assert follower.poll(32.0) is None
+
+
+def test_a_refusal_is_seen_without_a_change_of_the_leader(tmp_path):
+    """Promise: a leader that keeps its setting learns of a refusal with its next beat."""
+    path = tmp_path / "jobs" / "job.json"
+    leader = JobLeader(path, "leader")
+    leader.set(Setting(400.0, None))
+    assert leader.beat(0.0) == ""
+    JobFollower(path).refuse("no permission on node 2")
+    assert leader.beat(BEAT_S / 2) == "", "no look at a shared folder more often than it writes"
+    assert leader.beat(BEAT_S) == "no permission on node 2"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.virtual_caps import SRC, machine, settle, virtual_curve
 from wattloop.cap.evaluation import COLUMNS
-from wattloop.cap.single_run import ProgressLines
+from wattloop.cap.search import ProgressLines
 from wattloop.cli.main import main
 from wattloop.control.registry import find_levers, levers_named
 from wattloop.control.session import lever_session

@@ -139,19 +139,39 @@ class Run:
         self.events.append(event)
 
 
+def recorded(read: Sequence[SignalReading]) -> tuple[Run, SignalRecorder]:
+    """Return a run, and a recorder that has seen it; its memory is bounded."""
+    run = Run(read)
+    recorder = SignalRecorder.of(run)  # type: ignore[arg-type]
+    assert recorder is not None
+    for reading in read:
+        run.feeds[0].on_signals(reading.time_s, (reading.busy, reading.memory_busy))
+        if round(reading.time_s * 5) % 100 == 0:
+            recorder.update(reading.time_s)
+            assert len(recorder._readings) <= BLOCK_S * 5 + 200
+    return run, recorder
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_an_evaluation_longer_than_a_block(at: int) -> None:
+    """Promise: main work is that of most of the run, wherever the other work lies in it."""
+    parts: list[Part] = [(TRAINING, 700.0), (TRAINING, 700.0)]
+    parts.insert(at, (EVALUATION, 1.3 * BLOCK_S))
+    run, recorder = recorded(readings((PAUSE, 5), *parts, (PAUSE, 5)))
+    totals = recorder.finish()
+    assert totals is not None
+    phases = {phase.name: phase.time_s for phase in totals.phases}
+    assert phases["other work"] == pytest.approx(1.3 * BLOCK_S, abs=3)
+    assert phases["main work"] == pytest.approx(1400, abs=3)
+    assert sum(phases.values()) == pytest.approx(run.ended_s - run.started_s)
+
+
 def test_a_run_longer_than_a_block() -> None:
     """Promise: memory is bounded, nothing is found twice, and phases add up to the run."""
     hours = readings(
         (PAUSE, 5), *[(TRAINING, 100.0), (EVALUATION, 2.0)] * 13, (TRAINING, 50), (PAUSE, 5)
     )
-    run = Run(hours)
-    recorder = SignalRecorder.of(run)  # type: ignore[arg-type]
-    assert recorder is not None
-    for reading in hours:
-        run.feeds[0].on_signals(reading.time_s, (reading.busy, reading.memory_busy))
-        if round(reading.time_s * 5) % 100 == 0:
-            recorder.update(reading.time_s)
-            assert len(recorder._readings) <= BLOCK_S * 5 + 200
+    run, recorder = recorded(hours)
     totals = recorder.finish(compilations=[(1.0, 3.0)])
     assert totals is not None
     phases = {phase.name: phase for phase in totals.phases}

@@ -98,7 +98,7 @@ def wait_until(true: Any, most_s: float = 300.0) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Be `wattloop` with a saver that is quick."""
-    from wattloop.cap import saver, saver_run
+    from wattloop.cap import job_leader, saver
     from wattloop.cli.main import main as wattloop
 
     saver.SaverConfig = partial(  # type: ignore[misc]
@@ -113,7 +113,7 @@ def main(words: Sequence[str]) -> int:
     )
     if uid := os.environ.get("SAVED_RUNS_UID"):
         os.geteuid = lambda: int(uid)
-    saver_run.LEASE_S, saver_run.BEAT_S = 2.0, 0.2
+    job_leader.LEASE_S, job_leader.BEAT_S = 2.0, 0.2
     if trap := os.environ.get(TRAP):
         _set_trap(Path(trap))
     return wattloop(list(words))

@@ -280,6 +280,14 @@ class Saver:
             self._restore()
         return self._result()
 
+    def leave(self, why: str) -> None:
+        """Restore the reference for good; `end` still returns what was saved until now."""
+        if not self._stopped:
+            self._stopped = True
+            self.reason = why
+            self._restore()
+            self._report(f"left alone: {why}")
+
     # -- steps -----------------------------------------------------------------------------
 
     def _close_burst(self) -> None:
@@ -325,7 +333,7 @@ class Saver:
         try:
             self._finish(now_s, last=last)
         except Exception as error:  # noqa: BLE001 - the training matters more than its saving
-            self._leave(f"the saver failed: {error or type(error).__name__}")
+            self.leave(f"the saver failed: {error or type(error).__name__}")
 
     def _finish(self, now_s: float, *, last: bool) -> None:
         part = self._slice
@@ -397,7 +405,7 @@ class Saver:
         try:
             known = self._energy_of(begin_s, end_s)
         except Exception as error:  # noqa: BLE001 - the training matters more than its saving
-            self._leave(f"the GPUs' energy cannot be read: {error or type(error).__name__}")
+            self.leave(f"the GPUs' energy cannot be read: {error or type(error).__name__}")
             return None
         if known is None or not math.isfinite(known[0]) or known[0] <= 0:
             return None
@@ -408,7 +416,7 @@ class Saver:
             self._silent_since_s = now_s
         elif now_s - self._silent_since_s >= self.config.silent_s:
             silent_s = now_s - self._silent_since_s
-            self._leave(f"not all GPUs could be read for {silent_s:.0f} s")
+            self.leave(f"not all GPUs could be read for {silent_s:.0f} s")
 
     # -- levers ----------------------------------------------------------------------------
 
@@ -418,7 +426,7 @@ class Saver:
         try:
             self._set(None if setting == REFERENCE else setting)
         except Exception as error:  # noqa: BLE001 - the training matters more than its saving
-            self._leave(str(error) or type(error).__name__)
+            self.leave(str(error) or type(error).__name__)
             return False
         if setting != REFERENCE:
             self.state = SavingState.APPLIED
@@ -435,13 +443,6 @@ class Saver:
                 self._report(f"the setting could not be restored: {error}")
             else:
                 self._setting = REFERENCE
-
-    def _leave(self, why: str) -> None:
-        if not self._stopped:
-            self._stopped = True
-            self.reason = why
-            self._restore()
-            self._report(f"left alone: {why}")
 
     def _pause(self, now_s: float) -> None:
         """No steps any more: the work is not the one that the setting was chosen for."""

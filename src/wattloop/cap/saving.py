@@ -186,6 +186,32 @@ class SavingResult:
 # pairs share and that is estimated from their residuals. The interval is that of Student's t.
 
 
+def format_saving(result: SavingResult) -> str:
+    """Return the line of a summary: what was saved, could have been, or why nothing was."""
+    expected = ""
+    if result.expected_pct is not None:
+        expected = f"about {_percent(result.expected_pct)} of GPU energy could be saved (modelled)"
+    if result.saved_pct is not None and result.slowdown_pct is not None:
+        slower = result.slowdown_pct
+        text = (
+            f"saved {_percent(result.saved_pct)} of GPU energy, "
+            f"{slower.value:+.1f}% ({slower.low:.1f} to {slower.high:.1f}%) time"
+        )
+        last = result.periods[-1].setting if result.periods else REFERENCE
+        text += f", last at {last}" if last != REFERENCE else ""
+        return text + (f"; then left alone: {result.reason}" if result.reason else "")
+    if result.state is SavingState.APPLIED:
+        return f"saving unknown: {result.reason or 'nothing was compared'}"
+    if result.state is SavingState.OBSERVED:
+        return f"{expected or 'nothing is known of its saving'}; nothing was set: {result.reason}"
+    text = f"left alone: {result.reason}" if result.reason else "nothing was compared"
+    return f"{text}; {expected}" if expected else text
+
+
+def _percent(interval: GainInterval) -> str:
+    return f"{interval.value:.1f}% ({interval.low:.1f} to {interval.high:.1f}%)"
+
+
 class MeasuredSlice(NamedTuple):
     """Ordinary steps at one setting, and what lay between them.
 

@@ -69,7 +69,8 @@ optimizer, an exchange of gradients.
 SUSTAINED_S = 2.0
 """Start-up ends with the first work that lasts this long; shorter work before it prepares."""
 BLOCK_S, CONTEXT_S = 600.0, 30.0
-"""Readings of so many seconds are judged together, and of so many before them once more."""
+"""Readings of so many seconds are judged together, and of so many before them once more. The main
+work of the run is known at its end."""
 
 
 class SignalReading(NamedTuple):
@@ -133,6 +134,31 @@ def find_other_work(readings: Sequence[SignalReading], pauses: Sequence[Span]) -
 
     Readings next to a pause mix both and are left out.
     """
+    known = _work_level(readings, pauses)
+    if known is None:
+        return []
+    working, times_s, ratios, usual, deviation = known
+    found: list[Span] = []
+    for low, high in _deviating(times_s, ratios, usual, DEVIATION * deviation):
+        begin_s, end_s = _edges(working, times_s, low, high, usual)
+        if end_s - begin_s >= SHORTEST_S:
+            found.append((begin_s - LAG_S, end_s - LAG_S))
+    if len(found) > max(1.0, (times_s[-1] - times_s[0]) / LOOP_S):
+        return []
+    return subtract(merge(found), pauses)
+
+
+class _WorkLevel(NamedTuple):
+    """Readings of work with their smoothed `r`, its usual value and its standard deviation."""
+
+    working: list[SignalReading]
+    times_s: list[float]
+    ratios: list[float]
+    usual: float
+    deviation: float
+
+
+def _work_level(readings: Sequence[SignalReading], pauses: Sequence[Span]) -> _WorkLevel | None:
     near = [(a - LAG_S, b + 2 * LAG_S) for a, b in pauses]
     working = [
         reading
@@ -143,7 +169,7 @@ def find_other_work(readings: Sequence[SignalReading], pauses: Sequence[Span]) -
     ]
     times_s = [reading.time_s for reading in working]
     if len(working) < SMOOTHED_S / LARGEST_GAP_S or _usual_gap_s(times_s) > LARGEST_GAP_S:
-        return []
+        return None
     ratios = [_ratio(working, times_s, reading.time_s) for reading in working]
     usual = median(ratios)
     busy = median(reading.busy for reading in working)
@@ -152,14 +178,7 @@ def find_other_work(readings: Sequence[SignalReading], pauses: Sequence[Span]) -
         LEAST_DEVIATION * usual,
         QUANTUM / math.sqrt(12) * math.hypot(1.0, usual) / busy,
     )
-    found: list[Span] = []
-    for low, high in _deviating(times_s, ratios, usual, DEVIATION * deviation):
-        begin_s, end_s = _edges(working, times_s, low, high, usual)
-        if end_s - begin_s >= SHORTEST_S:
-            found.append((begin_s - LAG_S, end_s - LAG_S))
-    if len(found) > max(1.0, (times_s[-1] - times_s[0]) / LOOP_S):
-        return []
-    return subtract(merge(found), pauses)
+    return _WorkLevel(working, times_s, ratios, usual, deviation)
 
 
 def split_by_signals(readings: Sequence[SignalReading]) -> dict[str, list[Span]]:
@@ -199,8 +218,7 @@ class SignalRecorder:
         self._read: array[float] = array("d")
         """Time, utilisation and memory utilisation of each reading, not joined with power yet."""
         self._readings: list[SignalReading] = []
-        self._work: list[Span] = []
-        self._found: dict[str, list[Span]] = {"pause": [], "other work": []}
+        self._blocks: list[_Block] = []
         feed.on_signals = self._take
 
     @classmethod
@@ -243,9 +261,10 @@ class SignalRecorder:
         run = (session.started_s, session.ended_s)
         self.update(run[1])
         self._judge()
-        if not self._work:
+        if not self._blocks:
             return None
-        parts = _parts(run, self._work, self._found, compilations)
+        work, found = _joined(self._blocks)
+        parts = _parts(run, work, found, compilations)
 
         def energy_j(begin_s: float, end_s: float) -> float | None:
             return session.between(begin_s, end_s).energy_j
@@ -266,9 +285,61 @@ class SignalRecorder:
     def _judge(self) -> None:
         found = split_by_signals(self._readings)
         if found:
-            self._work = merge([*self._work, *found.pop("work")])
-        for name, spans in found.items():
-            self._found[name] = merge([*self._found[name], *spans])
+            level = _work_level(self._readings, found["pause"])
+            known = (math.nan, math.nan) if level is None else (level.usual, level.deviation)
+            self._blocks.append(
+                _Block(found["work"][0], found["pause"], found["other work"], *known)
+            )
+
+
+class _Block(NamedTuple):
+    """What was found in the readings that were judged together.
+
+    Attributes:
+        usual: `r` of most of its work; NaN where unknown.
+        deviation: standard deviation of `r`.
+    """
+
+    work: Span
+    pauses: list[Span]
+    other: list[Span]
+    usual: float
+    deviation: float
+
+    @property
+    def main(self) -> list[Span]:
+        return subtract([self.work], merge([*self.pauses, *self.other]))
+
+
+def _joined(blocks: Sequence[_Block]) -> tuple[list[Span], dict[str, list[Span]]]:
+    """Return the spans of work and the found phases of a run.
+
+    An evaluation may last longer than half of a block. Main work is that of most of the run: in a
+    block whose usual work is another, main and other work change places.
+    """
+    usual = _weighted_median(
+        [(b.usual, sum(y - x for x, y in b.main)) for b in blocks if not math.isnan(b.usual)]
+    )
+    other = [
+        span
+        for block in blocks
+        for span in (
+            block.main if abs(block.usual - usual) > DEVIATION * block.deviation else block.other
+        )
+    ]
+    pauses = merge([span for block in blocks for span in block.pauses])
+    work = merge([block.work for block in blocks])
+    return work, {"pause": pauses, "other work": subtract(merge(other), pauses)}
+
+
+def _weighted_median(weighted: Sequence[tuple[float, float]]) -> float:
+    """Return the value below which half of the weight lies; NaN without any."""
+    half = sum(weight for _, weight in weighted) / 2
+    for value, weight in sorted(weighted):
+        half -= weight
+        if half <= 0:
+            return value
+    return math.nan
 
 
 def _parts(

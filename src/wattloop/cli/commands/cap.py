@@ -75,7 +75,7 @@ def find_command(  # noqa: PLR0913 - one parameter per option
     """
     from wattloop.cap.finder import CapFinder
     from wattloop.cap.gpus import cap_plan, check_metered, job_gpus
-    from wattloop.cap.search import CapJob, CapSearch, open_search
+    from wattloop.cap.search import CapJob, CapRun, CapSearch, open_search
     from wattloop.control.registry import find_levers
     from wattloop.store.database import open_store
     from wattloop.trials.lock import refuse_locked
@@ -149,8 +149,6 @@ def find_command(  # noqa: PLR0913 - one parameter per option
             window=window,
         )
         if progress is not None:
-            from wattloop.cap.single_run import CapRun
-
             result = CapRun(
                 job,
                 progress=progress,

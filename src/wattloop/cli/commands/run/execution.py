@@ -72,8 +72,7 @@ def print_summary(
         for line in format_serving(serving):
             say(f"wattloop: {line}")
     if run.saving is not None:
-        from wattloop.cap.saver_run import format_saving
-        from wattloop.cap.saving import SavingResult
+        from wattloop.cap.saving import SavingResult, format_saving
 
         say(f"wattloop: {format_saving(SavingResult.from_dict(run.saving))}")
     room = terminal_room(sys.stderr)

@@ -347,8 +347,7 @@ def _group_row(group: TrialGroup) -> tuple[str, ...]:
 
 
 def _saving(data: dict[str, Any]) -> str:
-    from wattloop.cap.saver_run import format_saving
-    from wattloop.cap.saving import SavingResult
+    from wattloop.cap.saving import SavingResult, format_saving
 
     try:
         return format_saving(SavingResult.from_dict(data))
