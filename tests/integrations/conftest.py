@@ -1,11 +1,8 @@
 """A machine with one package and its DRAM, whose true power is known."""
 
-import importlib
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,19 +44,3 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     curves = {package: Constant(PACKAGE_W), dram: Constant(DRAM_W)}
     with Driver(curves, update_period_s=0.002, writing=Writing.IN_PLACE):
         yield Machine(tree.root, store)
-
-
-def wandb_records(folder: Path) -> Iterator[Any]:
-    """Records of W&B's offline file: LevelDB's log format after a head of seven bytes."""
-    records = importlib.import_module("wandb.proto.wandb_internal_pb2")
-    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-    data, position, part = path.read_bytes(), 7, b""
-    while position < len(data):
-        if (left := 32_768 - position % 32_768) < 7:
-            position += left
-            continue
-        size, kind = struct.unpack("<HB", data[position + 4 : position + 7])
-        part = (b"" if kind <= 2 else part) + data[position + 7 : position + 7 + size]
-        position += 7 + size
-        if kind in (1, 4):
-            yield records.Record.FromString(part)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 PREFIX = "energy/"
-MOST_ROWS = 10_000
-"""Rows that wait for a program which logs less often than its energy is known."""
 _log = logging.getLogger("wattloop")
 
 
@@ -143,12 +141,9 @@ class MlflowLogger(MetricsLogger):
 class WandbLogger(MetricsLogger):
     """The open W&B run.
 
-    W&B drops rows of a program whose own steps it has passed. So ours complete no row in the run of
-    a program: each waits for what the program logs next, and one that would overwrite another waits
-    for its turn.
-
     Args:
-        commit: whether a row is complete.
+        commit: whether a row is complete. In the run of a program it is completed by what the
+            program logs next: W&B drops rows of a program whose own steps it has passed.
     """
 
     def __init__(self, run: Any, *, commit: bool = False) -> None:
@@ -156,17 +151,12 @@ class WandbLogger(MetricsLogger):
         self._commit = commit
         self._run = run
         self._defined: set[str] = set()
-        self._rows: deque[dict[str, float]] = deque(maxlen=MOST_ROWS)
-        self._open_names: set[str] = set()
-        """Names in the row that W&B has not completed yet."""
-        self._first_row, self._open_row = -1, -1
 
     def write(
         self, numbers: dict[str, float], step: int, epoch: int | None, *, total: bool
     ) -> None:
         """Log against axes of their own (W&B's own step counts calls); totals are its summary."""
         if total:
-            self._complete()
             self._run.summary.update(numbers)
             return
         axis, value = ("step", step) if epoch is None else ("epoch", epoch)
@@ -175,34 +165,7 @@ class WandbLogger(MetricsLogger):
                 self._defined.add(name)
                 drawn = {"step_metric": f"{PREFIX}{axis}"} if name in numbers else {"hidden": True}
                 self._run.define_metric(name, **drawn)
-        row = {**numbers, f"{PREFIX}{axis}": value}
-        if self._commit:
-            self._run.log(row, commit=True)
-            return
-        if self._first_row < 0:
-            self._first_row = self._run.step
-        self._rows.append(row)
-        self._log_rows()
-
-    def _log_rows(self) -> None:
-        """Log the rows that overwrite nothing in W&B's open row."""
-        if self._open_row != self._run.step:
-            self._open_row = self._run.step
-            self._open_names.clear()
-        while self._rows and self._open_names.isdisjoint(self._rows[0]):
-            row = self._rows.popleft()
-            self._open_names.update(row)
-            self._run.log(row, commit=False)
-
-    def _complete(self) -> None:
-        """Log the rows left at the end of the training."""
-        self._log_rows()
-        silent = self._run.step == self._first_row  # the program has logged nothing
-        for row in self._rows:
-            if silent:
-                self._run.log({}, commit=True)
-            self._run.log(row, commit=False)
-        self._rows.clear()
+        self._run.log({**numbers, f"{PREFIX}{axis}": value}, commit=self._commit)
 
 
 class TensorBoardLogger(MetricsLogger):
