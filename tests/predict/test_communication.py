@@ -1,6 +1,7 @@
 """Promises of `communication`: equation 4.8, its overlap with backward, links and networks."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,11 @@ from wattloop.predict.communication import (
     exchange,
     ring_of,
 )
+from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.prediction import Placement
+from wattloop.predict.workload.costs.product import gemm
+from wattloop.predict.workload.operation import Phase
+from wattloop.predict.workload.workload import Workload
 
 RING = Ring(gpus=4, bytes_s=100e9, hop_s=5e-6)
 
@@ -160,3 +165,19 @@ def test_a_network_that_carries_nothing_is_named(wrong: float) -> None:
     """Not an infinite time, and not a division by zero."""
     with pytest.raises(ConfigError, match=r"network_bytes_s is .*; it must be above 0"):
         ring_of(Placement(gpu_named("h200"), gpus=16, network_bytes_s=wrong))
+
+
+def test_power_while_exchanging_and_slow_hops_are_settings() -> None:
+    """A hop of 10 ms, as the thesis's cluster seems to have, and 70% of the limit meanwhile."""
+    a100 = gpu_named("a100-sxm-40")
+    products = tuple(gemm(1, 2048, 2048, 2048, dtype="bf16", phase=phase) for phase in Phase)
+    model, workload = KernelModel.for_gpu(a100), Workload("x", products, gradient_bytes=10e6)
+    plain = Placement(a100, gpus=8)
+    slow = replace(plain, link_latency_s=10.5e-3)
+    busy = replace(slow, exchange_w=0.7 * a100.tdp_w)
+    quick, late, hot = (model.predict(workload, each) for each in (plain, slow, busy))
+    # 2 (n - 1) hops of at least one bucket are not hidden
+    assert late.step_s - quick.step_s >= 14 * 10.5e-3 * 0.9
+    assert hot.step_s == late.step_s
+    waiting = late.terms_s["communication"] / late.step_s
+    assert hot.power_w > late.power_w + 0.9 * waiting * (0.7 * a100.tdp_w - late.power_w)

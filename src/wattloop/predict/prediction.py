@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from wattloop.hardware.gpus import Gpu
 
+HOP_S = 5e-6
+"""Latency of one hop of a ring, unless stated."""
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -20,6 +23,7 @@ class Placement:
         link_bytes_s: bandwidth of one GPU towards its neighbours in the ring, one way; None takes
             the GPU's own link.
         link_latency_s: of one hop.
+        exchange_w: power of a GPU while it only exchanges; None is its power at rest.
         gpus_per_node: beyond that, the ring crosses the network.
         network_bytes_s: bandwidth of a node towards its neighbour; None when it has one node.
         samples_s: the most samples a second that the data loader delivers per GPU; None is
@@ -32,11 +36,12 @@ class Placement:
     cap_w: float | None = None
     clock_mhz: float | None = None
     link_bytes_s: float | None = None
-    link_latency_s: float = 5e-6
+    link_latency_s: float = HOP_S
     gpus_per_node: int = 8
     network_bytes_s: float | None = None
     samples_s: float | None = None
     host_speed: float = 1.0
+    exchange_w: float | None = None
 
 
 class Regime(StrEnum):

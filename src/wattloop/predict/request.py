@@ -12,7 +12,7 @@ from typing import Any
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.prediction import Placement
+from wattloop.predict.prediction import HOP_S, Placement
 from wattloop.predict.workload.workload import Workload
 from wattloop.version import __version__
 
@@ -29,6 +29,8 @@ QUANTITIES = {
     "samples-per-second": "samples_s",
     "network": "network_bytes_s",
     "host-speed": "host_speed",
+    "hop": "hop_s",
+    "exchange-power": "exchange_w",
 }
 """Numeric quantity -> field."""
 
@@ -56,6 +58,8 @@ class Question:
         cap_w, clock_mhz: power limit and locked SM clock of each GPU.
         samples_s: the most samples a second that the data loader brings to a GPU.
         network_bytes_s: of a node towards the next, for more GPUs than the 8 of one node.
+        hop_s: latency of one hop of the ring of GPUs; some microseconds unless given.
+        exchange_w: power of a GPU while it only exchanges; its power at rest unless given.
         host_speed: dispatch speed of the host, relative to the calibrated one (1, the default);
             `wattloop calibrate host` measures it.
         head: of a model named `hf:NAME`, such as `causal-lm`.
@@ -87,6 +91,8 @@ class Question:
     clock_mhz: float | None = None
     samples_s: float | None = None
     network_bytes_s: float | None = None
+    hop_s: float | None = None
+    exchange_w: float | None = None
     host_speed: float | None = None
     head: str | None = None
     stated: tuple[str, ...] = ()
@@ -128,6 +134,9 @@ class Question:
             raise ConfigError(f"samples-per-second {self.samples_s:g}: must be above 0")
         if self.network_bytes_s is not None and not self.network_bytes_s > 0:
             raise ConfigError(f"network {8e-9 * self.network_bytes_s:g} Gbit/s: must be above 0")
+        for name, value in (("hop", self.hop_s), ("exchange-power", self.exchange_w)):
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} {value:g}: must be above 0")
         if self.host_speed is not None and not SLOWEST <= self.host_speed <= QUICKEST:
             raise ConfigError(
                 f"host-speed {self.host_speed:g}: 1 is the calibrated host's, and this is not "
@@ -155,6 +164,11 @@ class Question:
                 f"clock {self.clock_mhz:g}: the {gpu.product} runs at up to "
                 f"{gpu.boost_clock_mhz:g} MHz; choose a clock up to that"
             )
+        if self.exchange_w is not None and self.exchange_w > gpu.tdp_w:
+            raise ConfigError(
+                f"exchange-power {self.exchange_w:g}: more than the {gpu.tdp_w:g} W of the "
+                f"{gpu.product}"
+            )
         return Placement(
             gpu=gpu,
             gpus=self.gpus,
@@ -162,6 +176,8 @@ class Question:
             clock_mhz=self.clock_mhz,
             samples_s=self.samples_s,
             network_bytes_s=self.network_bytes_s,
+            link_latency_s=HOP_S if self.hop_s is None else self.hop_s,
+            exchange_w=self.exchange_w,
             host_speed=1.0 if self.host_speed is None else self.host_speed,
         )
 

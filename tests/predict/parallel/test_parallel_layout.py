@@ -68,7 +68,7 @@ def test_layouts_that_do_not_divide_say_what_would(
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"layout": "dp=2,pp=4", "global_batch": 4}, "fewer than the 4 stages.*--global-batch 8"),
+        ({"layout": "dp=2,pp=4", "global_batch": 4}, "fewer than the 4 stages.*--accumulate 4"),
         ({"layout": "dp=4", "global_batch": 6}, "not a multiple of 4 .* 8 would work"),
         ({"layout": "dp=2", "precision": "fp8", "gpu": "a100"}, "no such arithmetic; use bf16"),
         ({"layout": "dp=2", "seq": 4096}, "more than the 2048 positions.*--seq 2048"),

@@ -15,8 +15,9 @@ groups:
   - {name: old, gpu: v100-sxm-16, type: v100, nodes: 3, gpus_per_node: 4, host_w: 300 W,
      host_busy_w_per_gpu: 20}
   - {name: new, gpu: A100-SXM4-40GB, type: a100, nodes: 2, gpus_per_node: 8, host_w: 0.4 kW,
-     idle_w: 50, limit_w: 75%, link_bytes_s: 300 GB/s}
+     idle_w: 50, limit_w: 75%, link_bytes_s: 300 GB/s, exchange_w: 70%}
 network_w: 1.5 kW
+hop_s: 10.5 ms
 network_bytes_s: 100 Gbit/s
 failures: {mtbf: 30 d, mttr: 4 h, outages: [{node: old-1, at: 1 h, for: 30 min}]}
 sources: {old.host_w: "our wall meter, 2026"}
@@ -40,6 +41,8 @@ def test_a_whole_file_is_understood(tmp_path: Path) -> None:
     assert cluster.types[1].gpu == gpu_named("a100-sxm-40")
     assert (cluster.types[1].idle_w, cluster.types[1].link_bytes_s) == (50, 300e9)
     assert (cluster.network_w, cluster.network_bytes_s) == (1_500, 12.5e9)
+    assert (cluster.hop_s, cluster.types[1].exchange_w) == (0.0105, 280)
+    assert cluster.types[0].exchange_w is None
     assert cluster.idle_w == 3 * (300 + 4 * 57) + 2 * (400 + 8 * 50) + 1_500
     assert cluster.sources["old.host_w"] == "our wall meter, 2026"
     assert cluster.failures is not None
@@ -205,3 +208,8 @@ def test_every_shipped_cluster_loads_and_says_where_its_figures_come_from() -> N
         assert description
         assert {"*", "network_w", "network_bytes_s"} <= set(sources)
         assert any("host_w" in figure for figure in sources)
+
+
+def test_power_while_exchanging_lies_between_rest_and_the_limit(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"500 W is not between the .* and the limit of 300 W"):
+        read(tmp_path, f"groups:\n  - {{{GROUP}, exchange_w: 500}}\n")

@@ -231,14 +231,15 @@ def check_layout(layout: Layout, shape: DecoderShape, *, seq: int, per_replica: 
         )
     if per_replica < pp:
         raise ConfigError(
-            f"global-batch: {per_replica} micro-batches in each of {layout.dp} data parallel "
-            f"groups are fewer than the {pp} stages of the pipeline; use --global-batch "
-            f"{layout.dp * pp} or more, or a smaller pp"
+            f"parallel {layout}: the {per_replica} micro-batches of a data parallel group are "
+            f"fewer than the {pp} stages of the pipeline; take {pp} or more (--accumulate {pp}, or a "
+            f"--global-batch {pp / per_replica:.3g} times as large), or a smaller pp"
         )
     if layout.chunks > 1 and per_replica % pp:
         raise ConfigError(
-            f"global-batch: the interleaved schedule needs a multiple of {pp} micro-batches in "
-            f"each data parallel group, not {per_replica}"
+            f"parallel {layout}: the interleaved schedule needs a multiple of {pp} micro-batches "
+            f"in each data parallel group, not {per_replica}; "
+            f"{max(round(per_replica / pp), 1) * pp} would work"
         )
 
 

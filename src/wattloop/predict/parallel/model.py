@@ -37,11 +37,11 @@ from wattloop.predict.parallel.operations import (
     optimizer_operations,
 )
 from wattloop.predict.serving import DecoderShape, decoder_named
-from wattloop.predict.workload.operation import Kind, Operation, Phase
+from wattloop.predict.workload.operation import MATRIX_KINDS, Kind, Operation, Phase
 
 CHECKPOINTING = ("none", "selective", "half", "full")
 """Activations that backward computes again: none, those inside attention (Megatron's selective),
-of attention and every second product (torchtitan's selective), of whole layers.
+all but attention and every second product (torchtitan's selective), those of whole layers.
 """
 MESSAGES = 12
 """Tensors of a layer, each gathered by itself in ZeRO 3."""
@@ -253,7 +253,8 @@ def _recomputed(layer: list[Operation], checkpointing: str) -> list[Operation]:
         return forward[:last]
     if checkpointing == "half":
         products = [op for op in forward if op.kind is Kind.GEMM]
-        return [op for op in forward if op not in products] + products[::2]
+        cheap = [op for op in forward if op.kind not in MATRIX_KINDS]
+        return cheap + products[::2]
     if checkpointing == "selective":
         return [op for op in forward if op.detail.get("core")]
     return []
@@ -543,6 +544,8 @@ class _Step:
         )
         sort = _sorts(self.shape)[-1]
         each = self._layer_activations(sort)
+        if asked.checkpointing == "half":
+            each /= 2
         boundary = 2.0 * self.shard.narrow_tokens * self.shape.hidden
         if asked.checkpointing == "full":
             return held * layers * boundary + each

@@ -90,7 +90,7 @@ class _Layer:
         self.operations: list[Operation] = []
 
     def product(self, m: int, n: int, k: int, groups: int = 1, *, fp8: bool = True) -> None:
-        """Add a linear layer: one product forward, two backward."""
+        """Add linear layers that are alike: one product forward, two backward, each."""
         m, n, k = max(m, 1), max(n, 1), max(k, 1)
         is_fp8 = fp8 and self.shard.precision == "fp8"
         for dims, layout, phase in (
@@ -98,7 +98,7 @@ class _Layer:
             ((m, k, n), "nn", Phase.BACKWARD),
             ((n, k, m), "tn", Phase.BACKWARD),
         ):
-            made = gemm(groups, *dims, dtype=self.dtype, layout=layout, phase=phase)
+            made = gemm(1, *dims, dtype=self.dtype, layout=layout, phase=phase, count=groups)
             if is_fp8:
                 made = replace(made, detail={**made.detail, "fp8": True})
             self.operations.append(made)
@@ -225,7 +225,8 @@ def _experts(layer: _Layer, shape: DecoderShape) -> None:
     matrices = 2 if shape.gated else 1
     layer.product(shard.tokens, shape.experts, hidden, fp8=False)
     for phase in (Phase.FORWARD, Phase.BACKWARD):  # sorted by expert, and back
-        layer.stream(rows * hidden, 2.0, 2.0, phase)
+        sort = elementwise(rows * hidden, 2.0, 2.0, layer.dtype, phase=phase)
+        layer.operations.append(replace(sort, calls=ROUTER_CALLS))
     layer.product(each, matrices * width, hidden, local)
     layer.stream(rows * width, matrices, 1.0, Phase.FORWARD)
     layer.stream(rows * width, 1 + matrices, matrices, Phase.BACKWARD)
@@ -280,6 +281,8 @@ PRODUCT_SHARE = {
 }
 FP8_SHARE = {"h100-sxm": 0.709, "h200": 0.734, "b200": 0.763, "b300": 0.745, "gb200": 0.723}
 """The same of products in fp8."""
+ROUTER_CALLS = 30
+"""Operator calls of the host that choose experts, sort tokens by them and sort them back."""
 LARGE = 8192
 """Rows, columns and sum of the product whose share is compared."""
 
@@ -354,7 +357,7 @@ class OperationPrices:
         scale = np.where(is_attention, self.factors.attention, scale)
         scale = np.where(table.optimizer, 1.0, scale)
         scale = np.where(is_fp8, scale * self._fp8(), scale)
-        seconds = times.seconds * scale
+        seconds = times.seconds * scale * table.count
         if attention == "flash2" and is_attention.any():
             seconds = np.where(is_attention, self._flash2_s(table), seconds)
         work = work_of(table, seconds, values, gpu)
@@ -372,7 +375,7 @@ class OperationPrices:
             strict=True,
         )
         for name, op, second, is_compute, work_j, moved_j in rows:
-            host_s = sum(n * values.find(cost) for cost, n in of_operation(op).items())
+            host_s = op.count * sum(n * values.find(cost) for cost, n in of_operation(op).items())
             busy = (second, 0.0) if is_compute else (0.0, second)
             found[name] += (*busy, host_s, work_j, moved_j)
         return found

@@ -100,6 +100,7 @@ class GpuType:
         limit_w: power limit set by the cluster's operator; None for the factory limit.
         link_bytes_s: one-way bandwidth of one GPU to the others of its node; None for the bandwidth
             of the GPU's own link.
+        exchange_w: power of a GPU while it only exchanges gradients; None for its power at rest.
     """
 
     name: str
@@ -107,6 +108,7 @@ class GpuType:
     idle_w: float
     limit_w: float | None = None
     link_bytes_s: float | None = None
+    exchange_w: float | None = None
 
     @property
     def tdp_w(self) -> float:
@@ -142,6 +144,7 @@ class Cluster:
     Attributes:
         network_w: constant power of the switches.
         network_bytes_s: one-way bandwidth between two nodes.
+        hop_s: latency of one hop of a ring of GPUs; None for a few microseconds.
         sources: field -> source of its figure.
     """
 
@@ -152,6 +155,7 @@ class Cluster:
     network_bytes_s: float = 25e9
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     failures: Failures | None = None
+    hop_s: float | None = None
 
     def __post_init__(self) -> None:
         known = {kind.name for kind in self.types}

@@ -98,6 +98,7 @@ class GroupSpec(StrictModel):
     idle_w: Watts | None = None
     limit_w: Annotated[float | str | None, BeforeValidator(_limit)] = None
     link_bytes_s: BytesPerSecond | None = None
+    exchange_w: Annotated[float | str | None, BeforeValidator(_limit)] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -115,6 +116,7 @@ class ClusterSpec(StrictModel):
     groups: Annotated[list[GroupSpec], Field(min_length=1)]
     network_w: Watts = 0.0
     network_bytes_s: BytesPerSecond = NETWORK_BYTES_S
+    hop_s: PositiveSeconds | None = None
     failures: FailuresSpec | None = None
     sources: dict[str, str] = Field(default_factory=dict)
 
@@ -171,6 +173,7 @@ def build_cluster(
         groups=tuple(site.groups.values()),
         network_w=spec.network_w,
         network_bytes_s=spec.network_bytes_s,
+        hop_s=spec.hop_s,
         sources={**site.sources, **spec.sources},
     )
     if spec.failures is None:
@@ -235,7 +238,17 @@ class _Site:
             self.faults.append(((*place, "idle_w"), said))
             return None
         limit_w = self._limit_w(group, gpu, (*place, "limit_w"))
-        kind = GpuType(name, gpu, idle_w, limit_w, group.link_bytes_s)
+        exchange_w = group.exchange_w
+        if isinstance(exchange_w, str):
+            exchange_w = float(exchange_w[:-1]) / 100 * gpu.tdp_w
+        if exchange_w is not None and not idle_w <= exchange_w <= gpu.tdp_w:
+            said = (
+                f"{exchange_w:g} W is not between the {idle_w:g} W at rest and the limit of "
+                f"{gpu.tdp_w:g} W"
+            )
+            self.faults.append(((*place, "exchange_w"), said))
+            return None
+        kind = GpuType(name, gpu, idle_w, limit_w, group.link_bytes_s, exchange_w)
         if self.types.setdefault(name, kind) != kind:
             said = (
                 f"GPU type '{name}' is described differently in an earlier group; give this one a "

@@ -19,7 +19,7 @@ from wattloop.predict.communication import exchange, ring_of
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import Model
 from wattloop.predict.models.roofline import Roofline
-from wattloop.predict.prediction import Placement
+from wattloop.predict.prediction import HOP_S, Placement
 from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions, Placements, placements_of
@@ -80,13 +80,13 @@ def analytic_fingerprint(
     if workloads is None:
         return None
     machines = [
-        f"{each.name} {each.gpu} {each.limit_w} {each.link_bytes_s} "
+        f"{each.name} {each.gpu} {each.limit_w} {each.link_bytes_s} {each.exchange_w} "
         f"{cluster.gpus_by_type[number]} {cluster.gpus_per_node(number)} "
         f"{sum(group.nodes for group in cluster.groups if group.type_name == each.name)}"
         for number, each in enumerate(cluster.types)
     ]
     constants = [_constants(each.name, each.gpu.name, calibrations) for each in cluster.types]
-    network = f"{cluster.network_bytes_s}"
+    network = f"{cluster.network_bytes_s} {cluster.hop_s}"
     return [
         *("analytic", __version__, *_code(), repr(kind), estimator),
         *(network, *machines, *constants, *workloads),
@@ -190,7 +190,8 @@ def _point(model: Model, workload: Workload, placement: Placement) -> tuple[floa
         return found.step_s, found.power_w, found.model
     ring, backward_s = ring_of(placement), BACKWARD_SHARE * found.step_s
     exposed_s = float(exchange(workload.gradient_bytes, backward_s, ring).exposed_s)
-    energy_j = found.step_s * found.power_w + exposed_s * static_power(placement.gpu).watts
+    exchange_w = placement.exchange_w or static_power(placement.gpu).watts
+    energy_j = found.step_s * found.power_w + exposed_s * exchange_w
     step_s = found.step_s + exposed_s
     return step_s, energy_j / step_s, found.model
 
@@ -308,4 +309,6 @@ class AnalyticOracle(Oracle):
             # if spread, any two neighbours of the ring may be on different nodes
             gpus_per_node=1 if spread else self.cluster.gpus_per_node(type_index),
             network_bytes_s=self.cluster.network_bytes_s,
+            exchange_w=gpu_type.exchange_w,
+            link_latency_s=self.cluster.hop_s or HOP_S,
         )

@@ -10,7 +10,7 @@ import numpy as np
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_of_table
 from wattloop.predict.cap_curve import cap_curve
-from wattloop.predict.prediction import Placement
+from wattloop.predict.prediction import HOP_S, Placement
 from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle
@@ -99,7 +99,11 @@ def cluster_places(kind: JobKind, cluster: Cluster) -> list[tuple[PlacementQuery
     for number, gpus, cap_w, spread in zip(*(each.tolist() for each in columns), strict=True):
         where = _on_cluster(cluster, number, gpus, cap_w, spread)
         gpu_type = cluster.types[number]
-        found[where] = where.placement(gpu_type.gpu, gpu_type.link_bytes_s)
+        found[where] = replace(
+            where.placement(gpu_type.gpu, gpu_type.link_bytes_s),
+            exchange_w=gpu_type.exchange_w,
+            link_latency_s=cluster.hop_s or HOP_S,
+        )
     return list(found.items())
 
 

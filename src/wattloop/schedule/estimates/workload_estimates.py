@@ -111,7 +111,11 @@ def predict_pairs(
         alike.setdefault(tuple(map(id, wanted)), []).append(number)
     groups = list(alike.values())
     parts = [
-        all_pairs([workloads[number].profile for number in group], placements[group[0]])
+        all_pairs(
+            [workloads[number].profile for number in group],
+            placements[group[0]],
+            workloads[group[0]].values,
+        )
         for group in groups
     ]
     steps = StepBatch.joined(parts)

@@ -71,6 +71,12 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     network: float | None = option(
         "--network GBIT", "Gbit/s between nodes of 8, for more GPUs.", None
     ),
+    hop: float | None = option(
+        "--hop MICROSECONDS", "Latency of a hop between GPUs (default: a few).", None
+    ),
+    exchange_power: float | None = option(
+        "--exchange-power WATTS", "Of a GPU that only exchanges (default: at rest).", None
+    ),
     host_speed: float | None = option(
         "--host-speed X", "Of the host, as 'wattloop calibrate host' measures it.", None
     ),
@@ -108,6 +114,8 @@ def run_command(  # noqa: PLR0913 - one parameter per option
                 checkpointing=checkpointing,
                 cap=cap,
                 network=network,
+                hop=hop,
+                exchange_w=exchange_power,
                 json_file=json_file,
             )
             return
@@ -117,6 +125,8 @@ def run_command(  # noqa: PLR0913 - one parameter per option
             clock_mhz=clock,
             samples_s=samples_rate,
             network_bytes_s=None if network is None else network * 1e9 / 8,
+            hop_s=None if hop is None else hop * 1e-6,
+            exchange_w=exchange_power,
             host_speed=host_speed,
             estimator=estimator,
             calibration=calibration,

@@ -33,6 +33,9 @@ def plan_command(  # noqa: PLR0913 - one parameter per option
     kernels: str = option("--kernels", "eager, or fused (torch.compile, Megatron-LM).", "eager"),
     cap: float | None = option("--cap WATTS", "Power limit of each GPU, not searched.", None),
     network: float | None = option("--network GBIT", "Gbit/s of a node towards another.", None),
+    hop: float | None = option(
+        "--hop MICROSECONDS", "Latency of a hop between GPUs (default: a few).", None
+    ),
     per_node: int | None = option("--gpus-per-node", "GPUs of a node (default: 8).", None),
     cluster: str | None = option("--cluster FILE", "Take nodes and links from there.", None),
     gpu_hour: float | None = option("--gpu-hour PRICE", "Of one GPU, for the cost.", None),
@@ -46,7 +49,9 @@ def plan_command(  # noqa: PLR0913 - one parameter per option
     from wattloop.predict.parallel.plan import PlanQuestion, plan
 
     with with_options_named(), spinner(f"searching layouts of {model}"):
-        links = links_asked(gpu_named(gpu), network=network, per_node=per_node, cluster=cluster)
+        links = links_asked(
+            gpu_named(gpu), network=network, hop=hop, per_node=per_node, cluster=cluster
+        )
         found = plan(
             PlanQuestion(
                 model=model,
@@ -68,7 +73,12 @@ def plan_command(  # noqa: PLR0913 - one parameter per option
 
 
 def links_asked(
-    gpu: "Gpu", *, network: float | None, per_node: int | None, cluster: str | None
+    gpu: "Gpu",
+    *,
+    network: float | None,
+    hop: float | None = None,
+    per_node: int | None = None,
+    cluster: str | None = None,
 ) -> "Links | None":
     """Return the links of a cluster file, or as options tell; None for those of the maker."""
     from wattloop.predict.parallel.layout import Links
@@ -78,6 +88,7 @@ def links_asked(
     given: dict[str, Any] = {
         "gpus_per_node": per_node,
         "network_bytes_s": None if network is None else network * 1e9 / 8,
+        "hop_s": None if hop is None else hop * 1e-6,
     }
     if cluster is not None:
         from wattloop.schedule.cluster.file import load_cluster
@@ -92,6 +103,7 @@ def links_asked(
         given["gpus_per_node"] = per_node or group.gpus_per_node
         given["network_bytes_s"] = given["network_bytes_s"] or loaded.network_bytes_s
         given["link_bytes_s"] = kind.link_bytes_s
+        given["hop_s"] = given["hop_s"] or loaded.hop_s
     if not any(value is not None for value in given.values()):
         return None
     return Links.of(gpu, **given)
@@ -105,6 +117,8 @@ def show_parallel(
     checkpointing: str,
     cap: float | None,
     network: float | None,
+    hop: float | None,
+    exchange_w: float | None,
     json_file: str | None,
 ) -> None:
     """Predict one step of a layout, and print it."""
@@ -128,7 +142,8 @@ def show_parallel(
             checkpointing=checkpointing,
             kernels="fused" if work.compile not in (None, "none") else "eager",
             cap_w=cap,
-            links=links_asked(gpu, network=network, per_node=None, cluster=None),
+            exchange_w=exchange_w,
+            links=links_asked(gpu, network=network, hop=hop),
         )
     )
     present(json_file, forecast.to_dict, lambda: _show(forecast))

@@ -59,7 +59,7 @@ PARAMETERS: Mapping[str, AdeptParameter] = {
     ),
     "launch_s": AdeptParameter(1e-8, 1e-4, 5e-6, "t_kern,avg: seconds of a kernel launch"),
     "fixed_s": AdeptParameter(1e-6, 0.02, 1e-3, "T_fixed: seconds of every step"),
-    "hop_s": AdeptParameter(1e-7, 1e-3, 5e-6, "L_hop: seconds of one hop in the ring"),
+    "hop_s": AdeptParameter(1e-7, 0.1, 5e-6, "L_hop: seconds of one hop in the ring"),
     "link_share": AdeptParameter(
         0.05, 1.0, 0.8, "BW_eff as a share of the link's bandwidth, one way"
     ),

@@ -59,7 +59,7 @@ class KernelModel(Model):
 
     def predict(self, workload: Workload, placement: Placement) -> Prediction:
         profile = self.profile(workload, placement.gpu)
-        steps = all_pairs([profile], [placement])
+        steps = all_pairs([profile], [placement], self._constants.values)
         result = step_results(steps, self._constants.values)
         step_s = float(result.step_s[0])
         share = float(result.clock_share[0])
@@ -98,7 +98,9 @@ class KernelModel(Model):
         All placements have the same GPU type, whose constants these are.
         """
         profiles = [self.profile(workload, placements[0].gpu) for workload in workloads]
-        result = step_results(all_pairs(profiles, placements), self._constants.values)
+        result = step_results(
+            all_pairs(profiles, placements, self._constants.values), self._constants.values
+        )
         shape = (len(workloads), len(placements))
         return StepResults(
             step_s=result.step_s.reshape(shape),

@@ -334,8 +334,13 @@ def voltage_of(values: Values) -> cap_curve.VoltageCurve:
     return cap_curve.VoltageCurve(values["power.voltage_floor"], values["power.voltage_knee"])
 
 
-def all_pairs(profiles: Sequence[StepProfile], placements: Sequence[Placement]) -> StepBatch:
-    """Return every profile on every placement; placements vary fastest."""
+def all_pairs(
+    profiles: Sequence[StepProfile], placements: Sequence[Placement], values: Values | None = None
+) -> StepBatch:
+    """Return every profile on every placement; placements vary fastest.
+
+    `values` are needed where a placement states the power of an exchange.
+    """
 
     def of_profile(values: list[float]) -> Floats:
         return np.repeat(np.array(values, dtype=np.float64), len(placements))
@@ -349,13 +354,18 @@ def all_pairs(profiles: Sequence[StepProfile], placements: Sequence[Placement]) 
     samples = of_profile([float(p.batch * p.accumulate) for p in profiles])
     host_speed = of_placement([p.host_speed for p in placements])
     loader = of_placement([p.samples_s if p.samples_s else np.inf for p in placements])
+    communication_s = _exposed_s(profiles, placements)
+    if values is not None and any(p.exchange_w is not None for p in placements):
+        rest_w = values["power.idle_w"] + values["power.static_w"]
+        above_w = [max((p.exchange_w or rest_w) - rest_w, 0.0) for p in placements]
+        memory_j = memory_j + of_placement(above_w) * communication_s
     return StepBatch(
         compute_s=compute_s,
         memory_s=memory_s,
         host_s=host_s / host_speed,
         compute_j=compute_j,
         memory_j=memory_j,
-        communication_s=_exposed_s(profiles, placements),
+        communication_s=communication_s,
         data_s=samples / loader,
         cap_w=of_placement([p.cap_w or p.gpu.tdp_w for p in placements]),
         clock_share=of_placement(
