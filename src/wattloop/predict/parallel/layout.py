@@ -232,8 +232,8 @@ def check_layout(layout: Layout, shape: DecoderShape, *, seq: int, per_replica: 
     if per_replica < pp:
         raise ConfigError(
             f"parallel {layout}: the {per_replica} micro-batches of a data parallel group are "
-            f"fewer than the {pp} stages of the pipeline; take {pp} or more (--accumulate {pp}, or a "
-            f"--global-batch {pp / per_replica:.3g} times as large), or a smaller pp"
+            f"fewer than the {pp} stages of the pipeline; take {pp} or more (--accumulate {pp}, "
+            f"or a --global-batch {pp / per_replica:.3g} times as large), or a smaller pp"
         )
     if layout.chunks > 1 and per_replica % pp:
         raise ConfigError(
