@@ -69,8 +69,9 @@ context and expert parallelism, ZeRO 1, FSDP, fp8. No number is fitted to them. 
 questions of form: tokens cross the network once per node, experts are multiplied one by one, and
 the exchange of gradients once per step interferes as in the model of data parallelism. Where a
 source does not say the micro-batch or the chunks, the quickest of 1 to 8 and of a few is taken, as
-its authors will have done. Operations are `fused` (one pass over each tensor) for Megatron from 2024 on, NeMo
-and `torch.compile`, eager for others; attention is unfused in the papers of 2021 and 2022.
+its authors will have done. Operations are `fused` (one pass over each tensor) for Megatron
+from 2024 on, NeMo and `torch.compile`, eager for others; attention is unfused in the
+papers of 2021 and 2022.
 
 The bar holds for the Megatron, NeMo and torchtitan rows. Six further rows are DeepSpeed's ZeRO 3 of
 2021, which the Megatron paper measured as a rival; they ran up to twice as slow as rings of that
