@@ -1,7 +1,9 @@
 """Commands of `wattloop predict`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from wattloop.cli.app import RUN, UsualCommandGroup, Verb
 from wattloop.cli.commands.predict.inspect import inspect_command
@@ -22,6 +24,7 @@ from wattloop.cli.options import (
     Pue,
     Tariff,
     Zone,
+    argument,
     file_option,
     option,
     settings_of,
@@ -38,12 +41,14 @@ from wattloop.predict.forecast import Forecast
 from wattloop.predict.forecaster import ESTIMATORS, Forecaster
 from wattloop.predict.request import Question
 from wattloop.predict.run_total import RunLength
+from wattloop.predict.sources.script import LIMIT_S, script_workload
 
 MOST_POINTS = 2_000
 app = Verb(
     "Predict time, power, energy and memory of a training on a GPU, without running it.",
     example="wattloop predict --model hf:gpt2 --batch 64 --precision bf16 --gpu h200\n"
-    "wattloop predict --model models.py:make --compare a100,h100,h200",
+    "wattloop predict --model models.py:make --compare a100,h100,h200\n"
+    "wattloop predict --script train.py --gpu h100-sxm -- --batch-size 64",
     cls=UsualCommandGroup,
 )
 
@@ -51,11 +56,21 @@ app = Verb(
 @app.command(
     RUN,
     example="wattloop predict --model hf:gpt2 --batch 64 --precision bf16 --gpu h200\n"
-    "wattloop predict --model torchvision:resnet50 --compare a100,h100,h200",
+    "wattloop predict --model torch:torchvision.models:resnet50 --compare a100,h100,h200\n"
+    "wattloop predict --script train.py --gpu h100-sxm -- --batch-size 64",
 )
 def run_command(  # noqa: PLR0913 - one parameter per option
+    arguments: list[str] | None = argument("-- ARGUMENTS", "Of the program, with --script.", None),
     *,
     work: WorkloadOptions,
+    script: str | None = option(
+        "--script FILE.py",
+        "Run a training program until its first step and predict that, instead of --model.",
+        None,
+    ),
+    limit: float | None = option(
+        "--limit SECONDS", f"For the program's way to its first step (default: {LIMIT_S:g}).", None
+    ),
     gpus: int = option("--gpus", "How many train together, data parallel.", 1),
     parallel: str | None = option(
         "--parallel LAYOUT", "Such as fsdp=8 or tp=4,pp=2,dp=16,zero=1,sp; cp, ep, hsdp.", None
@@ -107,6 +122,11 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     settings = settings_of(config, pue=pue, zone=zone, tariff=tariff)
     with with_options_named():
         if parallel is not None:
+            if script is not None:
+                raise ConfigError(
+                    "parallel: needs a language model by name, such as --model hf:llama-3-8b; a "
+                    "program is predicted data parallel, with --gpus"
+                )
             show_parallel(
                 work,
                 parallel=parallel,
@@ -120,6 +140,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
             )
             return
         question = work.question(
+            **_program(work, script, arguments or [], limit, compare),
             gpus=gpus,
             cap_w=cap,
             clock_mhz=clock,
@@ -145,7 +166,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
                 _draw(points, axes, plot)
             present(json_file, lambda: points_data(points), lambda: print_points(points, axes))
         else:
-            with spinner(f"tracing {question.model}"):
+            with spinner(f"tracing {work.model or script}"):
                 forecast = complete(Forecaster(cache=True).answer(question))
             keep_workload(forecast, save_workload)
             present(json_file, forecast.to_dict, lambda: print_forecast(forecast, top=top))
@@ -155,6 +176,46 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         say(
             f"note: {unused}: cost and carbon are of a run; give --steps, or --epochs and --samples"
         )
+
+
+def _program(
+    work: WorkloadOptions,
+    script: str | None,
+    arguments: Sequence[str],
+    limit: float | None,
+    compare: str | None,
+) -> dict[str, Any]:
+    """Return fields of the request that come from a program; none without --script."""
+    if script is None:
+        if arguments:
+            raise ConfigError(
+                f"{arguments[0]}: not understood; arguments of a program need --script train.py"
+            )
+        if limit is not None:
+            raise ConfigError("limit: only a program has one; add --script train.py")
+        return {}
+    if work.model is not None:
+        raise ConfigError(f"script {script}: has its own model; leave --model out")
+    given = {"--head": work.head, "--seq": work.seq, "--image": work.image, "--input": work.stated}
+    given |= {"--optimizer": work.optimizer, "--style": work.style}
+    stated = [name for name, value in given.items() if value] + ["--inference"] * work.inference
+    if stated:
+        raise ConfigError(
+            f"{stated[0]}: {script} decides that itself; leave it out, or give the program other "
+            "arguments after --"
+        )
+    with spinner(f"running {script} until its first training step"):
+        workload = script_workload(
+            script,
+            arguments,
+            gpu=compare.split(",")[0].strip() if compare else work.gpu,
+            precision=work.precision,
+            compile=work.compile,
+            limit_s=LIMIT_S if limit is None else limit,
+        )
+    if work.batch is not None:
+        workload = replace(workload, batch=work.batch)
+    return {"model": workload, "precision": None, "compile": None}
 
 
 def _axes(sweeps: Sequence[str], compare: str | None) -> list[Axis]:

@@ -27,7 +27,7 @@ SaveWorkload = Annotated[
 class WorkloadOptions:
     """The model, its input and its step; the GPU."""
 
-    model: Annotated[str, option("--model -m MODEL", f"{WAYS}.")]
+    model: Annotated[str | None, option("--model -m MODEL", f"{WAYS}.")] = None
     batch: Annotated[
         int | None, option("--batch -b", "Samples of one pass on one GPU (default: 8).")
     ] = None
@@ -69,13 +69,15 @@ class WorkloadOptions:
         """Return the request for a prediction; `more` are further fields."""
         from wattloop.predict.request import Question
 
-        given = asdict(self)
+        if self.model is None and more.get("model") is None:
+            raise ConfigError("model: say what to predict, such as --model hf:gpt2")
+        given = {**asdict(self), **more}
         training, stated = not given.pop("inference"), tuple(given.pop("stated") or ())
-        return Question(**given, training=training, stated=stated, **more)
+        return Question(**given, training=training, stated=stated)
 
 
 FIELDS = (
-    "model|gpus|gpu|batch|seq|image|precision|optimizer|style|accumulate|compile|cap|clock|head|input|"
+    "model|script|limit|gpus|gpu|batch|seq|image|precision|optimizer|style|accumulate|compile|cap|clock|head|input|"
     "samples-per-second|network|hop|exchange-power|host-speed|estimator|calibration|sweep|compare|inference|steps|"
     "epochs|samples|plot|save-workload|concurrency|prompt|output|weights|tp|"
     "parallel|checkpointing|global-batch|objective|kernels|cluster"

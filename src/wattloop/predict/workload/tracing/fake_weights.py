@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.workload.tracing.constant_tracking import Known, know
-from wattloop.predict.workload.tracing.torch_state import on_one_device
+from wattloop.predict.workload.tracing.torch_state import STAYS, on_one_device
 
 
 @contextmanager
@@ -92,7 +92,7 @@ class StandIns(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed h
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _STAYS:
+        if func in STAYS:
             return args[0]
         args, kwargs = on_one_device(func, args, kwargs, "cpu")
         tensors = [each for each in tree_flatten((args, kwargs))[0] if _is_tensor(each)]
@@ -151,7 +151,6 @@ class StandIns(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed h
         return changes and any(each.untyped_storage()._cdata not in self._host for each in tensors)
 
 
-_STAYS = (torch.Tensor.cuda, torch.Tensor.pin_memory)
 _VALUES = (
     torch.Tensor.numpy,
     torch.Tensor.tolist,

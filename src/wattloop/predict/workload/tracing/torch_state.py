@@ -53,10 +53,14 @@ class OneDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if func is torch.Tensor.cuda:
+        if func in STAYS:
             return args[0]
         args, kwargs = on_one_device(func, args, kwargs or {}, self._device)
         return func(*args, **kwargs)
+
+
+STAYS = (torch.Tensor.cuda, torch.Tensor.pin_memory)
+"""Methods that move a tensor to where all are."""
 
 
 def on_one_device(func: Any, args: Any, kwargs: Any, device: str) -> tuple[Any, Any]:
@@ -71,6 +75,8 @@ def on_one_device(func: Any, args: Any, kwargs: Any, device: str) -> tuple[Any, 
 def _is_gpu(device: Any) -> bool:
     if isinstance(device, torch.device):
         return bool(device.type == "cuda")
+    if isinstance(device, int) and not isinstance(device, bool):
+        return True  # the number of a GPU
     return isinstance(device, str) and device.partition(":")[0] == "cuda"
 
 

@@ -143,6 +143,9 @@ class StepCapture:
         expected: optimizers of which each steps once in a step; empty where they are not known.
         on_end: called when the step is over; ends the program, or raises `StepEnd`.
         is_waiting: whether calls of modules still run for real; a program makes its model first.
+        on_real_backward: called after a backward pass that ran for real, before the trace.
+        by_hand: whether the program updates weights without an optimizer of torch; a step then ends
+            where the next one calls the model.
         passes: micro-batches so far.
     """
 
@@ -150,6 +153,8 @@ class StepCapture:
         self.expected: list[Any] = []
         self.on_end: Callable[[], None] = _raise_end
         self.is_waiting: Callable[[], bool] = lambda: False
+        self.on_real_backward: Callable[[], None] = lambda: None
+        self.by_hand = False
         self.passes = 0
         guesses.is_user_step = True
         self._request = request
@@ -179,7 +184,7 @@ class StepCapture:
         self._outputs: dict[Any, Any] = {}
         self._clones: set[int] = set()
         self._stepped: dict[int, tuple[Any, Optimizing, str]] = {}
-        self._returned: Any = None
+        self._updated: dict[int, Any] = {}
 
     # Life of a capture: installed, begun (tensors are fake), recording, over.
 
@@ -210,6 +215,8 @@ class StepCapture:
         if self._active:
             return
         self._active = True
+        if torch.is_autocast_enabled("cpu"):  # around the call that begins
+            self._low = torch.get_autocast_dtype("cpu")
         enter = self._stack.enter_context
         enter(FakeTensorMode(allow_non_fake_inputs=True))
         enter(self._mode)
@@ -312,6 +319,9 @@ class StepCapture:
     def _trained(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         key = _key(module, args, kwargs)
         done = self._pass
+        if self.by_hand and self.passes:
+            self._stepped[0] = (None, Optimizing("by-hand", self._aside(), 0.0, 0.0), "loop")
+            self.on_end()
         if self._repeats or self._begins_repeat(key):
             self._repeats = True
             at, done.at = done.at, done.at + 1
@@ -350,7 +360,9 @@ class StepCapture:
     def _backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Stand in for the engine under `torch.autograd.backward` and `grad`."""
         if not self._active:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            self.on_real_backward()
+            return result
         accumulates = kwargs.get("accumulate_grad", False)  # not so for `torch.autograd.grad`
         if self._repeats and accumulates:
             self._repeats = False
@@ -365,6 +377,13 @@ class StepCapture:
             self.passes += 1
             self._graph, self._recorder.graph = self._recorder.graph or self._graph, None
             self._tail = len(self._recorder.operations)
+            # Kept here: the step may end by setting gradients to None.
+            self._updated.update(
+                (id(each), each)
+                for module in self._adopted.values()
+                for each in module.parameters()
+                if each.grad is not None
+            )
         return result
 
     @contextmanager
@@ -396,10 +415,8 @@ class StepCapture:
         if id(optimizer) in self._stepped:  # the next step has begun: this one ended before
             self.on_end()
             return
-        tail = [each for each, _ in self._recorder.operations[self._tail :]]
-        del self._recorder.operations[self._tail :]
+        aside = self._aside()
         name, made = self._optimizing(optimizer)
-        aside = tuple(replace(each, phase=Phase.OPTIMIZER) for each in tail)
         style = _style(optimizer)
         self._stepped[id(optimizer)] = (
             optimizer,
@@ -408,6 +425,12 @@ class StepCapture:
         )
         if self.expected and all(id(each) in self._stepped for each in self.expected):
             self.on_end()
+
+    def _aside(self) -> tuple[Any, ...]:
+        """Take the operations since the last backward pass, which happen once in a step."""
+        tail = [each for each, _ in self._recorder.operations[self._tail :]]
+        del self._recorder.operations[self._tail :]
+        return tuple(replace(each, phase=Phase.OPTIMIZER) for each in tail)
 
     def _optimizing(self, optimizer: Any) -> tuple[str, Optimizing]:
         """Return the operations of an optimizer: by its rule, or traced where it has none."""
@@ -559,8 +582,8 @@ class StepCapture:
         ]
         held = list({id(each): each for each in held}.values())
         trained = [each for each in held if each.requires_grad]
-        updated = [each for each in trained if each.grad is not None]
-        kept = [each.grad for each in updated] if request.accumulate > 1 else []
+        updated = [each for each in trained if id(each) in self._updated]
+        kept = [each for each in updated if request.accumulate > 1]  # as large as gradients
         if not updated:
             raise ConfigError(
                 "step: its backward pass reaches no trained parameter of the model; check that "
@@ -596,6 +619,11 @@ class StepCapture:
             self._activations,
         )  # fmt: skip
         return recorded.workload(asked, made)
+
+    @property
+    def has_skipped(self) -> bool:
+        """Return whether equal blocks were skipped."""
+        return bool(self._recorder.skipped)
 
     @property
     def passes_of_step(self) -> int:
@@ -692,7 +720,8 @@ def _made_again(spec: Any) -> Any:
         if isinstance(place, tuple):
             size, stride, dtype, differentiable = place
             tensor = torch.empty_strided(size, stride, dtype=dtype)
-            made.append(tensor.requires_grad_() if differentiable else tensor)
+            # A copy is not a leaf, so that the loss may be divided in place.
+            made.append(tensor.requires_grad_().clone() if differentiable else tensor)
         else:
             made.append(place)
     return tree_unflatten(made, shape)
