@@ -65,12 +65,17 @@ class WorkloadOptions:
     ] = None
     gpu: Annotated[str, option("--gpu -g NAME", "Such as h200, a100, or my_gpu.yaml.")] = "h200"
 
+    def named_model(self) -> str:
+        if self.model is None:
+            raise ConfigError("model: say what to predict, such as --model hf:gpt2")
+        return self.model
+
     def question(self, **more: Any) -> "Question":
         """Return the request for a prediction; `more` are further fields."""
         from wattloop.predict.request import Question
 
-        if self.model is None and more.get("model") is None:
-            raise ConfigError("model: say what to predict, such as --model hf:gpt2")
+        if more.get("model") is None:
+            self.named_model()
         given = {**asdict(self), **more}
         training, stated = not given.pop("inference"), tuple(given.pop("stated") or ())
         return Question(**given, training=training, stated=stated)

@@ -132,7 +132,7 @@ def show_parallel(
     passes = work.accumulate or layout.pp
     forecast = predict_parallel(
         ParallelQuestion(
-            model=work.model,
+            model=work.named_model(),
             gpu=work.gpu,
             layout=layout,
             seq=work.seq or 2048,
