@@ -14,6 +14,7 @@ import json
 import math
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,19 @@ from pathlib import Path
 
 __all__ = ["Bar", "Page", "Table", "arguments", "machine", "markdown", "publish", "shown"]
 
+SOURCES = {
+    r"\b[Tt]hesis\b": (
+        "The thesis is Roblex Nana Tchakouté, *Energy-Aware High Performance Artificial "
+        "Intelligence: From Measurement and Modeling to Multi-Objective Scheduling*, PhD thesis, "
+        "Université PSL, 2025 ([sources](../sources.md#nana-tchakouté))."
+    ),
+    r"Geißler et al\.": (
+        "Geißler et al. is Daniel Geißler, Bo Zhou, Sungho Suh and Paul Lukowicz, *Spend More to "
+        "Save More (SM²): An Energy-Aware Implementation of Successive Halving for Sustainable "
+        "Hyperparameter Optimization* ([sources](../sources.md#geißler-et-al))."
+    ),
+}
+"""Words of a page that stand for a source document -> the line that names it."""
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 
 Number = float | None
@@ -156,6 +170,7 @@ def markdown(page: Page) -> str:
         if table.text:
             parts.append(table.text.strip())
         parts.append(_pipes(table.header, _texts(table.rows)))
+    parts += [said for word, said in SOURCES.items() if re.search(word, "\n".join(parts))]
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""SM2 and race on real trainings: table 1 of document 003, on the GPU of this machine.
+"""SM2 and race on real trainings: table 1 of Geißler et al., on the GPU of this machine.
 
     python benchmarks/tune_h200.py [--scenario NAME ...] [--json FILE]
     python benchmarks/tune_h200.py --from-json FILE ...

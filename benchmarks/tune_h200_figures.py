@@ -1,4 +1,4 @@
-"""Figures 1 and 2 of document 003 from what `tune_h200.py` measured."""
+"""Figures 1 and 2 of Geißler et al. from what `tune_h200.py` measured."""
 
 import math
 from collections.abc import Mapping

@@ -17,10 +17,10 @@ PAPER = {
     "lstm": (28.0, 14.8, 16.4),
     "transformer": (48.5, 40.7, 69.4),
 }
-"""Wh at alpha 1, alpha 0.75, and without SM2, on an RTX A6000 (document 003, table 1)."""
+"""Wh at alpha 1, alpha 0.75, and without SM2, on an RTX A6000 (Geißler et al., table 1)."""
 
 TEXT = """
-Three trainings as in document 003, with data that any machine has: ResNet-18 on generated 32x32
+Three trainings as in Geißler et al., with data that any machine has: ResNet-18 on generated 32x32
 images, an LSTM on a generated series of a household, a Transformer on the source text of Python's
 standard library. The document names no optimizer; its rates of 0.001 to 1 suit SGD, so that the
 Transformer is trained by SGD as ResNet-18 is. A fourth row has the same Transformer by AdamW at
@@ -122,7 +122,7 @@ def _bars(name: str, found: Mapping[str, Any]) -> list[Bar]:
             baselines["sm2"] = _ratio(None if other is None else other["energy_j"], vanilla_j)
         paper = PAPER.get(name)
         if kind == "sm2-0.75" and paper is not None:
-            baselines["document 003"] = paper[1] / paper[2]
+            baselines["Geißler et al."] = paper[1] / paper[2]
         bars.append(Bar(f"parity_{short}_{name}", parity, "vanilla trainings", None, baselines))
         lost = None if done is None else _lost(found, done)
         why = why_lost(found, lost) if short == "sm2" else ""
@@ -168,7 +168,7 @@ def _table_one(scenarios: Mapping[str, Any]) -> Table:
             ]
         )
     return Table(
-        "Energy of a whole search (table 1 of document 003)",
+        "Energy of a whole search (table 1 of Geißler et al.)",
         [
             "",
             "alpha 1 (Wh)",

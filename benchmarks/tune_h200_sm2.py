@@ -10,7 +10,7 @@ __all__ = ["first_choices", "why_lost"]
 TEXT = """
 Survivors of the first halving (alpha 0.75). The rate is the largest of a window in which the loss
 after *single* steps is calm and low, each step but one of twenty in a round being at another rate
-(document 003, 4.2; ADR 0024). Whether a *training* at that rate goes well is first asked in the
+(Geißler et al., 4.2; ADR 0024). Whether a *training* at that rate goes well is first asked in the
 five thorough epochs that follow. By SGD it does: steps at rates that are too high undo what others
 taught, the loss has its least in the middle of the range, and the choice lies near it. By AdamW,
 whose steps are as long as the rate whatever the gradient, steps at the high end of the round teach

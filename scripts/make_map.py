@@ -12,6 +12,8 @@ HEAD = """# Where things are
 One line per package and module, in the order of the layers: each package imports only from packages
 below it in this list. Written by `python scripts/make_map.py` from the docstrings; a test keeps it
 current.
+
+The thesis is Nana Tchakouté's; the other names are of [source documents](sources.md) as well.
 """
 
 

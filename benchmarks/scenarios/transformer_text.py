@@ -3,7 +3,7 @@
 Words are identifiers, numbers, single signs and the white space that begins a line; the commonest
 8,191 have numbers of their own, the rest is one word. Every tenth file is held back for the test.
 
-There are two of it. One is trained by SGD, for which document 003's rates of 0.001 to 1 are right:
+There are two of it. One is trained by SGD, which suits the rates of Geißler et al., 0.001 to 1:
 its text names no optimizer, but AdamW would be lost at nearly all of them. The other is trained by
 AdamW, as most would do it today, with rates that suit that.
 """

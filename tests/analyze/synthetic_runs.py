@@ -30,7 +30,7 @@ CALI3_ACCURACY = {8: 0.9436, 16: 0.9441, 32: 0.9430, 64: 0.9420}
 
 
 def greenscreen_runs(count: int = 80, seed: int = 1) -> list[Row]:
-    """Random search as in document 001: batch size decides on the energy of an epoch."""
+    """Random search as in Burmester et al.: batch size decides on the energy of an epoch."""
     rng = random.Random(seed)
     rows = []
     for number in range(count):

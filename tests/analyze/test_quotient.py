@@ -1,4 +1,4 @@
-"""Promises of the efficiency quotient: equation 1 of document 001, in both of its units."""
+"""Promises of the efficiency quotient: equation 1 of Burmester et al., in both of its units."""
 
 import numpy as np
 import pytest

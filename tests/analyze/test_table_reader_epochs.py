@@ -1,4 +1,4 @@
-"""Promises of folding: a log with a row per epoch gives equation 1 of document 001."""
+"""Promises of folding: a log with a row per epoch gives equation 1 of Burmester et al.."""
 
 import pytest
 

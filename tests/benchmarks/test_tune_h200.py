@@ -43,7 +43,7 @@ def test_small_trainings_make_every_table_and_the_page(tmp_path) -> None:
     again = run(tmp_path, "--from-json", str(file))
     assert again.returncode == 0, again.stderr
     page = (tmp_path / "tune_h200.md").read_text()
-    assert "table 1 of document 003" in page and "LSTM, household" in page
+    assert "table 1 of Geißler et al." in page and "LSTM, household" in page
     assert "What SM2 chose first" in page
 
 

@@ -1,4 +1,4 @@
-"""Promises of the figures of sm2: those of document 003, labelled, with where they come from."""
+"""Promises of the figures of sm2: those of Geißler et al., labelled, with where they come from."""
 
 import json
 

@@ -102,7 +102,7 @@ RATES = "Loss over the learning rates of an exploratory epoch, with the window t
 
 # A report on a search: what it found, what that saves, and what depends on what.
 #
-# The tables and figures of GreenScreen (document 001): best runs by quality, power and quotient,
+# Tables and figures of GreenScreen (Burmester et al.): best runs by quality, power and quotient,
 # the front, the regression over levels, the configuration matrix, and the families of runs.
 ROWS_SHOWN_search = 25
 

@@ -9,7 +9,7 @@ from wattloop.accounting.metrics import Point, ed2p, edp, eds
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import kwh_from_joules
 
-# Objective of SM2 over a set of configurations (document 003, equation 2):
+# Objective of SM2 over a set of configurations (Geißler et al., equation 2):
 #     f(alpha, beta) = alpha P + (1 - alpha) (beta E + (1 - beta) LR)
 # Performance P, energy E and learning rate LR are each rescaled to 0..1 over the compared
 # configurations, with 1 as the best: a low energy, a high rate.
@@ -70,7 +70,7 @@ def rescale(values: Sequence[float | None], *, invert: bool = False) -> list[flo
     return found
 
 
-# Every objective except SM2 scores a training by itself. SM2 (document 003, equation 2) weighs
+# Every objective except SM2 scores a training by itself. SM2 (Geißler et al., equation 2) weighs
 # several trainings against each other and needs all of them (`Objective.compared`).
 
 OBJECTIVES: Mapping[str, str] = {
@@ -81,8 +81,8 @@ OBJECTIVES: Mapping[str, str] = {
     "eds": "energy-delay sum against the default configuration, with k",
     "cost": "electricity, and machine time where it has a price",
     "carbon": "carbon of the electricity",
-    "quotient": "quality per energy of an epoch (document 001)",
-    "sm2": "weighted quality, energy and learning rate (document 003), with alpha and beta",
+    "quotient": "quality per energy of an epoch (Burmester et al.)",
+    "sm2": "weighted quality, energy and learning rate (Geißler et al.), with alpha and beta",
     "quality": "best quality, whatever it takes",
 }
 NEED_QUALITY = frozenset({"quotient", "sm2", "quality"})

@@ -90,7 +90,7 @@ class RateSweep:
     Attributes:
         steps_each: optimizer steps at each rate before its loss counts.
         data_share: part of an epoch's data that is used at most; None for as much as is needed.
-        cyclic: one batch per rate, round and round until the data ends (document 003), in place
+        cyclic: one batch per rate, round and round until the data ends (Geißler et al.), in place
             of `steps_each` steps at one rate after the other.
     """
 

@@ -1,4 +1,4 @@
-"""Figures 1 and 2 of document 003 for searches by `sm2`.
+"""Figures 1 and 2 of Geißler et al. for searches by `sm2`.
 
 Figure 1: the loss over the learning rates of an exploratory epoch, with the window that was chosen.
 Figure 2: performance, energy and learning rate of every configuration, epoch by epoch, exploratory

@@ -1,4 +1,4 @@
-"""Batches of any size from data on the device (document 003, 5.1)."""
+"""Batches of any size from data on the device (Geißler et al., 5.1)."""
 
 import itertools
 import math

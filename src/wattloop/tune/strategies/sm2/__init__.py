@@ -1,4 +1,4 @@
-"""The SM2 strategy: Spend More to Save More (document 003)."""
+"""The SM2 strategy: Spend More to Save More (Geißler et al.)."""
 
 from wattloop.tune.strategies.sm2.sm2 import Sm2
 

@@ -1,4 +1,4 @@
-"""The largest learning rate at which the loss stays calm (document 003, 4.2 and figure 1).
+"""The largest learning rate at which the loss stays calm (Geißler et al., 4.2 and figure 1).
 
 The second derivative of the loss over the rates is its curvature. A window slides over the
 rates; windows are sorted by their mean curvature and then, among the calm ones, by their mean rate.

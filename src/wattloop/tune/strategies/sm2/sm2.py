@@ -1,4 +1,4 @@
-"""`sm2`: Spend More to Save More (document 003), as reconstructed in ADR 0024.
+"""`sm2`: Spend More to Save More (Geißler et al.), as reconstructed in ADR 0024.
 
 Rounds of exploratory and of thorough training alternate. An exploratory epoch sweeps learning rates
 on a part of the data, in a model that is restored afterwards. It gives the cost of an epoch, the
@@ -155,7 +155,7 @@ def better_half(scores: Mapping[str, float], costs: Mapping[str, float]) -> list
 
 
 LOW, HIGH = 1e-3, 1.0
-"""Rates of document 003."""
+"""Rates of Geißler et al.."""
 DRAWS = 50
 
 
