@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 LONGEST_FIRST = (
-    *("tests/cap/test_saver_run.py", "tests/cli/test_terminals.py"),
+    *("tests/test_transcripts.py", "tests/cap/test_saver_run.py", "tests/cli/test_terminals.py"),
     *("tests/integrations/test_each_joule_once.py", "tests/cli/test_tune.py"),
     *("tests/integrations/step_hook/test_program_steps.py", "tests/cli/test_sweep.py"),
     *("tests/tune/executors/test_ray.py", "tests/cli/test_cap.py", "tests/serve/test_browser.py"),
@@ -36,7 +36,8 @@ LONGEST_FIRST = (
     *("tests/schedule/slurm/test_driver_on_slurm.py", "tests/cli/test_levers.py"),
     *("tests/cli/test_bench.py", "tests/cli/test_serve.py", "tests/cli/test_report.py"),
     *("tests/predict/calibrate/test_h200_data.py", "tests/fleet/delivery/test_outages.py"),
-    *("tests/test_readme.py", "tests/benchmarks/test_measure_overhead.py"),
+    *("tests/test_readme.py", "tests/test_docs_site.py"),
+    *("tests/predict/sources/test_training_step.py", "tests/benchmarks/test_measure_overhead.py"),
     *("tests/sweep/test_runner.py", "tests/cli/test_agent.py", "tests/test_known_faults.py"),
     *("tests/serve/test_stored_text.py", "tests/benchmarks/test_measure_faults.py"),
     *("tests/integrations/test_distributed.py", "tests/benchmarks/test_campaign_speed.py"),
