@@ -163,15 +163,22 @@ PRINTED = {
     "advise": "advise first",
     "report": "report first --output report.html",
     "runs": "runs list",
+    "runs all": "runs list --all",
     "runs show": "runs show first",
+    "runs show all": "runs show first -v",
+    "runs plot": "runs plot first --figure all",
+    "doctor": "doctor",
     "runs compare": "runs compare first second",
     "sweep show": "sweep show --tables all",
+    "sweep plot": "sweep plot",
     "bench": "bench --backends numpy --device cpu --threads 1 --seconds 0.05 --kernels triad"
     " --sizes triad=1e5 --idle none",
     "tune show": "tune show",
+    "tune plot": "tune plot --figure pareto",
     "calibrate": "calibrate collect --gpu cpu --sections kernels --minutes 0.02 --resume"
     " -o samples.jsonl",
     "simulate show": "simulate show",
+    "simulate plot": "simulate plot",
     "study": "study status",
     "card": "card first -o card",
     "check": "check --baseline b.json --name nap --repeats 2 -- true",
@@ -252,6 +259,34 @@ def test_verb_in_a_process_of_its_own(node: Machine) -> None:
     """Promise: a command draws the same as the first of a process as after others."""
     for verb in ("sweep", "predict"):
         assert_fits(shown(node, DRAWN[verb], NARROW), NARROW)
+
+
+EVERY_PAGE = """
+import typer
+from wattloop.cli.app import VERBS, app
+from wattloop.cli.main import main
+import importlib
+def pages(command, path):
+    yield path
+    for name, each in getattr(command, "commands", {}).items():
+        yield from pages(each, (*path, name))
+main(["--help"])
+for verb, (module, _) in VERBS.items():
+    own = importlib.import_module(f"wattloop.cli.commands.{module}").app
+    for path in pages(typer.main.get_command(own), (verb,)):
+        assert main([*path, "--help"]) == 0, path
+"""
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_every_help_page_fits(node: Machine, setting: Setting) -> None:
+    """Promise: each page of help fits the terminal, and has its usage and an example."""
+    found = started(node, [PYTHON, "-c", EVERY_PAGE], setting)
+    assert found.code == 0, found.text[-500:]
+    lines = found.text.splitlines()
+    assert [line for line in lines if len(line.rstrip()) > setting.columns] == []
+    assert found.text.count("Usage: wattloop") > 80
+    assert found.text.count("Example") > 80
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)

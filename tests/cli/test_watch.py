@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import POWER_W, Machine
-from wattloop.cli.commands.watch import sparkline
+from wattloop.cli.commands.watch import GpuView, gpu_lines, gpu_table, sparkline
 from wattloop.cli.main import main
 
 
@@ -97,3 +97,52 @@ def test_idle_without_sensors_is_an_error_with_advice(
     assert "wattloop devices" in capsys.readouterr().err
     assert main(["idle", "--windows", "1,1,1"]) == 2
     assert "at least 3 different lengths" in capsys.readouterr().err
+
+
+BUSY = GpuView(
+    "gpu:0", "NVIDIA H200", "measured", 4_560.0, 665.0, 700.0, 0.63, 34e9, 141e9, 1_755.0, 2_619.0,
+    54.0, "run night", 0.0593, tuple(float(w) for w in range(400, 460)),
+)  # fmt: skip
+UNKNOWN = GpuView(
+    "gpu:1", "", "measured", None, None, None, None, None, None, None, None, None, "", None, ()
+)
+
+
+@pytest.mark.parametrize("room", [60, 80, 200])
+def test_a_gpu_is_shown_whole_at_every_width(room: int) -> None:
+    """Promise: power against its limit, use, memory, clocks, user, J/step and a curve, none cut."""
+    lines = ["".join(text for text, _ in line) for line in gpu_lines(BUSY, room)]
+    assert max(map(len, lines)) <= room
+    text = "\n".join(lines)
+    for part in (
+        "NVIDIA H200", "4.56 kJ", "(measured)", "665 W of 700 W", "63%", "of 131 GiB", "1,755 MHz",
+        "2,619 MHz", "54 °C", "run night, 59.3 mJ per step", "last minute ",
+    ):  # fmt: skip
+        assert part in text
+    styles = {style for line in gpu_lines(BUSY, room) for _, style in line}
+    assert "red" in styles  # 95% of the limit
+    assert len(lines) <= 6
+
+
+def test_a_gpu_that_tells_nothing_is_a_line() -> None:
+    """Promise: what a meter does not tell is left out, or a dash, never zero."""
+    assert ["".join(text for text, _ in line) for line in gpu_lines(UNKNOWN, 60)] == [
+        "gpu:1  (measured)"
+    ]
+    *_, row = gpu_table([BUSY, UNKNOWN], None).splitlines()
+    assert row.split() == ["gpu:1", *"--------"]
+
+
+def test_virtual_gpus_and_the_run_on_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise: `watch --once -j` has each GPU with its limit and the memory of its model."""
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_GPUS", "2")
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "gpus"))
+    monkeypatch.setenv("WATTLOOP_STORE", str(tmp_path / "runs.db"))
+    assert main(["watch", "--once", "-j"]) == 0
+    gpus = json.loads(capsys.readouterr().out)["gpus"]
+    assert [gpu["name"] for gpu in gpus] == ["gpu:0", "gpu:1"]
+    assert all(gpu["provenance"] == "simulated" for gpu in gpus)
+    assert all(gpu["power_w"] < gpu["limit_w"] for gpu in gpus)
+    assert all(gpu["memory_used_b"] < gpu["memory_b"] for gpu in gpus)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wattloop.core.clock import VirtualClock
-from wattloop.core.errors import RunNotFound, WattloopError
-from wattloop.core.records import Gap
+from wattloop.core.errors import MeterUnavailable, RunNotFound, WattloopError
+from wattloop.core.records import Gap, Scope
 from wattloop.core.results import Missing, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.measure.meter_stream import DomainSource, MeterStream, domain_sources
@@ -21,6 +21,7 @@ from wattloop.measure.recovery import RecordedMeter
 from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET, domain_from_dict
 from wattloop.measure.session import Session
 from wattloop.measure.window_energy import window_energy
+from wattloop.meters import nvidia
 from wattloop.store.journal import (
     END,
     EVENT,
@@ -105,6 +106,31 @@ class DeviceView:
 
     def close(self) -> None:
         self._session.close()
+
+    def gpu_processes(self) -> dict[str, int]:
+        """Return the process with most memory on each NVIDIA GPU, as far as NVML names any."""
+        session = self._session
+        identities = {
+            c.domain.name: c.domain.identity
+            for c in session.channels
+            if c.domain.scope is Scope.GPU and c.domain.identity
+        }
+        found: dict[str, int] = {}
+        try:
+            nvml = nvidia.open_nvml(session.host) if identities else None
+        except MeterUnavailable:
+            nvml = None
+        if nvml is None:
+            return found
+        for name, identity in identities.items():
+            with suppress(nvml.NVMLError):
+                handle = nvml.nvmlDeviceGetHandleByUUID(identity)
+                processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+                largest = max(processes, key=lambda p: p.usedGpuMemory or 0, default=None)
+                if largest is not None:
+                    found[name] = int(largest.pid)
+        nvidia.shut_down(nvml)
+        return found
 
 
 class JournalView:

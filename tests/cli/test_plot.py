@@ -1,0 +1,113 @@
+"""Promises of figures on a terminal: they fit, show the rows, and say what cannot be drawn."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import without_escapes
+from wattloop.cli.main import main
+from wattloop.cli.plot import NotDrawable, render_chart
+from wattloop.report.figures.chart import channel, layers, mark, styled
+
+CURVE = [
+    {"x": float(n), "y": float(n * n), "of": name, "best": n == 3}
+    for name in ("first", "second")
+    for n in range(10)
+]
+
+
+def line_chart(rows: list[dict[str, Any]], **more: Any) -> Any:
+    lines = layers(
+        mark("line", y=channel("y:Q", "Joules")),
+        mark("text", where="datum.best", y="y:Q", text="of:N"),
+        rows=rows,
+        x=channel("x:Q", "Watts", **more),
+        color=channel("of:N", None),
+    )
+    return styled(lines, "Joules against watts", "simulated")
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal with colours; pytest's own replacement of standard output is none."""
+    monkeypatch.setattr("wattloop.cli.plot.is_terminal", lambda stream: True)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+@pytest.mark.parametrize("room", [60, 80, 200])
+def test_curves_fit_and_have_axes(screen: None, room: int) -> None:
+    """Promise: title, both axes with their ends, a legend, and dots, within the terminal."""
+    lines = [without_escapes(line) for line in render_chart(line_chart(CURVE), room)]
+    assert max(map(len, lines)) <= room
+    text = "\n".join(lines)
+    for part in ("Joules against watts", "simulated", "Joules", "Watts", " 81 │", "  0 │"):
+        assert part in text
+    assert "━ first  ━ second" in text
+    assert any(0x2800 < ord(letter) < 0x2900 for letter in text)
+
+
+@pytest.mark.parametrize(("term", "no_color"), [("dumb", ""), ("xterm", "1")])
+def test_curves_are_told_apart_without_colours(
+    screen: None, monkeypatch: pytest.MonkeyPatch, term: str, no_color: str
+) -> None:
+    """Promise: no colours under NO_COLOR or on a plain terminal: a character per curve."""
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    text = "\n".join(render_chart(line_chart(CURVE), 60))
+    assert "\x1b" not in text
+    assert "* first  + second" in text
+    assert term != "dumb" or text.isascii()
+
+
+def test_a_higher_value_is_drawn_higher(screen: None) -> None:
+    """Promise: the canvas has the values: a rising curve goes from the lower left to the right."""
+    rows = [{"x": 0.0, "y": 0.0, "of": "a", "best": False}, {"x": 9.0, "y": 5.0, "of": "a"}]
+    lines = [without_escapes(line) for line in render_chart(line_chart(rows), 40, 8)]
+    drawn = [line.partition("│")[2] for line in lines if "│" in line]
+    first = [len(line) - len(line.lstrip()) for line in drawn if line.strip()]
+    assert first == sorted(first, reverse=True)
+    assert len(first) == 8
+
+
+def test_bars_have_names_and_values(screen: None) -> None:
+    """Promise: one line per bar, in proportion."""
+    rows = [{"part": "gpu:0", "j": 468.0}, {"part": "cpu", "j": 117.0}]
+    bars = mark("bar", rows=rows, y="part:N", x=channel("j:Q", "Energy (J)"))
+    *_, gpu, cpu = render_chart(styled(bars, "Parts", ""), 60)
+    assert gpu.startswith("gpu:0 ") and gpu.endswith(" 468")
+    assert gpu.count("█") == pytest.approx(4 * cpu.count("█"), abs=3)
+
+
+def test_a_heat_map_is_refused_with_a_reason() -> None:
+    """Promise: what a terminal cannot show is named, not drawn wrongly."""
+    cells = mark("rect", rows=[{"a": "1", "b": "2", "z": 3.0}], x="a:N", y="b:N", color="z:Q")
+    with pytest.raises(NotDrawable, match="rect"):
+        render_chart(styled(cells, "Matrix", ""), 60)
+
+
+@pytest.mark.parametrize("value", [0.0, -5.0, 1e-12, 1e12])
+def test_a_constant_curve_is_drawn(screen: None, value: float) -> None:
+    """Promise: a single point or a flat line has an axis as any other."""
+    rows = [{"x": 1.0, "y": value, "of": "a", "best": False}]
+    assert render_chart(line_chart(rows), 60)
+    assert render_chart(line_chart(rows, scale={"type": "log"}), 60)
+
+
+def test_control_characters_in_names_are_escaped(screen: None) -> None:
+    """Promise: a name of a run cannot move the cursor."""
+    rows = [{"x": 1.0, "y": 2.0, "of": name, "best": True} for name in ("a\x1b[2J", "b\n\x07")]
+    text = without_escapes("\n".join(render_chart(line_chart(rows), 60)))
+    assert "\x1b" not in text and "\x07" not in text
+
+
+def test_nothing_to_draw_and_unknown_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise: a store without runs, and an unknown figure, are errors with a remedy."""
+    monkeypatch.setenv("WATTLOOP_STORE", str(tmp_path / "runs.db"))
+    assert main(["runs", "plot"]) == 2
+    assert "no runs yet" in capsys.readouterr().err
+    assert main(["sweep", "plot", "nothing"]) == 2
+    assert capsys.readouterr().err
