@@ -16,9 +16,10 @@ from tests.integrations.test_stored_steps import PHASES
 from wattloop.cli.commands.runs.view import print_run
 from wattloop.cli.main import main
 from wattloop.store.database import open_store
+from wattloop.store.experiments import Experiment, create_experiment
 from wattloop.store.journal import JournalWriter, journal_directory
 from wattloop.store.run_record import RunRecord
-from wattloop.store.runs import list_runs
+from wattloop.store.runs import insert_run, list_runs
 from wattloop.testing.journals import ended, header, root_window, write_journal
 
 
@@ -59,6 +60,56 @@ def test_an_empty_store_is_helpful_and_not_created(
     assert "no runs yet" in capsys.readouterr().err
     assert not place.parent.exists()
     assert data_of(capsys, "list") == {"runs": [], "more": False, "experiments": []}
+
+
+@pytest.fixture
+def searched(place: Path) -> Path:
+    """A search of three trials, and a run before and one after it."""
+    with open_store(str(place)) as store:
+        create_experiment(store, Experiment(experiment_id="search-1", kind="search", name="lr"))
+        for number, tags in enumerate(({}, *[{"experiment": "search-1"}] * 3, {})):
+            insert_run(
+                store,
+                RunRecord(
+                    run_id=f"20270115-08000{number}-aaaaaa",
+                    name=f"r{number}",
+                    tags=dict(tags),
+                    started_wall_s=1_800_000_000.0 + number,
+                    result=root_window(gpu_j=100.0),
+                ),
+            )
+    return place
+
+
+def test_trials_are_one_row_unless_all_is_asked(
+    searched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise: a search is one row among the runs, with its trials counted; --all shows each."""
+    assert main(["runs", "list"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()[1:]] == [
+        "20270115-080004-aaaaaa",
+        "search-1",
+        "20270115-080000-aaaaaa",
+    ]
+    assert "search of 3 runs" in out
+    assert "3 trials are folded" in err and "--all" in err
+    assert main(["runs", "list", "--all"]) == 0
+    out, err = capsys.readouterr()
+    assert (len(out.splitlines()), err) == (6, "")
+    assert main(["runs", "list", "--limit", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert "search-1" in out and "r0" not in out
+    assert "the 2 newest" in err
+
+
+def test_json_of_the_list_has_every_run(searched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Promise: programs get all runs as before, and the experiments next to them."""
+    data = data_of(capsys, "list")
+    assert [run["name"] for run in data["runs"]] == ["r4", "r3", "r2", "r1", "r0"]
+    (search,) = data["experiments"]
+    assert (search["experiment_id"], search["kind"], search["runs"]) == ("search-1", "search", 3)
+    assert len(data_of(capsys, "list", "--limit", "2")["runs"]) == 2
 
 
 def test_list_shows_and_filters(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
