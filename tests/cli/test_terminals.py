@@ -200,6 +200,9 @@ CASES += [(verb, s) for verb in DRAWN if verb not in MECHANISMS for s in (COLOUR
 SLOW = ("report", "bench", "calibrate", "devices")
 PRINTED_CASES = [(verb, NARROW) for verb in PRINTED]
 PRINTED_CASES += [(verb, DUMB) for verb in PRINTED if verb not in SLOW]
+# what is drawn by its own means, or cut to the width: in every terminal
+OWN_LAYOUT = ("doctor", "runs show", "runs plot", "sweep plot", "tune plot", "simulate plot")
+PRINTED_CASES += [(verb, setting) for verb in OWN_LAYOUT for setting in SETTINGS[1:3]]
 TABLE_LINE = re.compile(r"(?!wattloop:)\S.* {2,}\S.* {2,}\S")
 
 
