@@ -331,3 +331,37 @@ def test_serving_is_shown_and_written(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_serving_that_does_not_fit_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "serve", "--model", "hf:llama-3.1-70b", "--gpu", "h100"]) != 0
     assert "use --tp 2, or --weights int4" in capsys.readouterr().err
+
+
+def test_a_layout_of_many_gpus_shows_time_energy_and_memory(
+    capsys: pytest.CaptureFixture[str], files: Path
+) -> None:
+    """One layout in words, and the same as JSON."""
+    asked = ["predict", "--model", "hf:llama-3.1-8b", "--gpu", "h100-sxm", "--seq", "4096"]
+    assert main([*asked, "--parallel", "tp=2,pp=2,dp=2,zero=1,sp", "--accumulate", "8"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("pipeline bubble", "tensor parallel exchange", "optimizer", "activations"):
+        assert part in shown
+    assert main([*asked, "--parallel", "fsdp=8", "--json", "-"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["layout"] == "fsdp=8" and data["gpus"] == 8
+    assert main([*asked, "--parallel", "tp=3"]) == 2
+    assert "--parallel tp=3: does not divide the 32 heads" in capsys.readouterr().err
+
+
+def test_any_model_is_sharded_by_its_trace(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    assert main(["predict", "--model", "small.json", "--parallel", "fsdp=8", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["gpus"] == 8
+    assert main(["predict", "--model", "small.json", "--parallel", "tp=2"]) == 2
+    assert "takes dp=8, dp=8,zero=1 or fsdp=8" in capsys.readouterr().err
+
+
+def test_a_plan_answers_whether_it_fits(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    """The answer, the layouts, and links of a cluster file."""
+    asked = ["predict", "plan", "--model", "hf:llama-3.1-8b", "--gpus", "8", "--seq", "4096"]
+    assert main([*asked, "--gpu", "h100-sxm", "--tokens", "1e12", "--cluster", "thesis"]) == 0
+    shown = capsys.readouterr()
+    assert "fits" in shown.out and "fsdp=8" in shown.out
+    assert "1e+12 tokens" in shown.err
+    assert main([*asked, "--gpu", "h200", "--cluster", "thesis"]) == 2
+    assert "has no h200; it has a100-sxm-40, h100-sxm" in capsys.readouterr().err

@@ -309,3 +309,21 @@ def test_an_extent_that_makes_no_sense_is_an_error(extent: dict[str, Any], said:
     with pytest.raises(ConfigError) as refused:
         RunLength(**extent)
     assert said in str(refused.value)
+
+
+def test_any_model_may_be_sharded_and_no_layer_of_it_divided() -> None:
+    copies, sharded = answer(gpus=8), answer(parallel="fsdp=8")
+    assert sharded.placement.gpus == 8
+    assert sharded.memory.needed_bytes < copies.memory.needed_bytes
+    assert sharded.prediction.terms_s["communication"] > 0
+    with pytest.raises(ConfigError, match=r"layers are divided for decoder-only .* fsdp=8"):
+        answer(parallel="tp=2,dp=4")
+
+
+def test_slow_hops_and_power_while_exchanging_are_asked_for() -> None:
+    plain, slow = answer(gpus=8), answer(gpus=8, hop_s=10e-3)
+    hot = answer(gpus=8, hop_s=10e-3, exchange_w=500)
+    assert slow.prediction.step_s > plain.prediction.step_s + 0.1
+    assert hot.prediction.power_w > slow.prediction.power_w + 100
+    with pytest.raises(ConfigError, match="exchange-power 900: more than the 700 W"):
+        answer(gpus=8, exchange_w=900)

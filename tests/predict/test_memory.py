@@ -1,11 +1,12 @@
 """Promises of `fits`: what fits, what does not, by how much, and which batch would."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.memory import memory_fit
+from wattloop.predict.memory import FRAGMENTATION, memory_fit
 from wattloop.predict.workload.workload import Workload
 
 H200, T4 = gpu_named("h200"), gpu_named("t4")
@@ -70,3 +71,16 @@ def test_training_together_keeps_gradients_twice() -> None:
 def test_without_activations_no_batch_is_named() -> None:
     """Nothing is known of what grows."""
     assert memory_fit(replace(SMALL, peak_bytes=0.0), H200).largest_batch is None
+
+
+def test_sharding_divides_what_its_stage_says() -> None:
+    """1: the optimizer's state; 2: gradients as well; 3: weights but those gathered at once."""
+    workload = replace(
+        SMALL, parameter_bytes=8e9, gradient_bytes=8e9, optimizer_bytes=16e9, peak_bytes=40e9
+    )
+    needed = [memory_fit(workload, H200, 8, zero).needed_bytes for zero in (0, 1, 2, 3)]
+    saved = [(one - other) / (1 + FRAGMENTATION) for one, other in itertools.pairwise(needed)]
+    assert saved[0] == pytest.approx(16e9 * 7 / 8)
+    # gradients are not held a second time in buckets, either
+    assert saved[1] == pytest.approx(8e9 * 7 / 8 + 8e9 / (1 + FRAGMENTATION))
+    assert saved[2] == pytest.approx(8e9 * 7 / 8 - 0.8e9)

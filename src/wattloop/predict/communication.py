@@ -125,3 +125,44 @@ def exchange(
     first_s = np.asarray(backward_s, dtype=np.float64) / buckets
     after_s = np.minimum(np.maximum(bucket_s, first_s + total_s - backward_s), total_s)
     return Exchange(total_s, after_s + interference * (total_s - after_s))
+
+
+GATHER_INTERFERENCE = 0.75
+"""By how much computing is slower while weights are gathered or gradients scattered by FSDP, fitted
+to published trainings (benchmarks/predict_parallel.py)."""
+
+
+def sharded_exchange(
+    gather_bytes: Numbers,
+    gradient_bytes: Numbers,
+    forward_s: Numbers,
+    backward_s: Numbers,
+    ring: Ring,
+    *,
+    again: bool = True,
+) -> Exchange:
+    """Return what one pass of a sharded model exchanges.
+
+    Weights are gathered next to forward, next to backward once more (`again`, ZeRO 3), where
+    gradients are scattered as well. An all-gather or scatter is half an all-reduce.
+
+    Args:
+        gather_bytes: of the weights as they are gathered.
+        gradient_bytes: of the gradients as they are added up.
+        forward_s: GPU time of one forward pass.
+        backward_s: GPU time of one backward pass.
+        ring: where it goes.
+        again: weights are not kept between forward and backward.
+    """
+    gather_s = all_reduce_s(gather_bytes, ring) / 2
+    scatter_s = all_reduce_s(gradient_bytes, ring) / 2
+    total: Array = np.zeros(np.shape(gather_s))
+    exposed: Array = np.zeros(np.shape(gather_s))
+    for seconds, busy_s in (
+        (gather_s, forward_s),
+        (scatter_s + (gather_s if again else 0.0), backward_s),
+    ):
+        left_s = np.maximum(seconds - busy_s, 0.0)
+        total = total + seconds
+        exposed = exposed + left_s + GATHER_INTERFERENCE * (seconds - left_s)
+    return Exchange(total, exposed)

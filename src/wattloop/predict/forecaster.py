@@ -125,7 +125,7 @@ class Forecaster:
             prediction=prediction,
             estimator=estimator.name,
             is_calibrated=_is_calibrated(question, prediction),
-            memory=memory_fit(workload, gpu, question.gpus),
+            memory=memory_fit(workload, gpu, question.gpus, placement.zero),
             top_operations_s=top_operations_s(estimator, workload, placement),
             notes=(*workload.notes, *filter(None, assumed)),
             warnings=_warnings(workload, gpu, question),

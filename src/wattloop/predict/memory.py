@@ -60,13 +60,25 @@ class MemoryFit:
         return f"{short}; about {self.largest_batch} samples per pass would"
 
 
-def memory_fit(workload: Workload, gpu: Gpu, gpus: int = 1) -> MemoryFit:
-    """Return the memory that `workload` needs on each of `gpus` GPUs that train together."""
+GATHERED_SHARE = 0.1
+"""Share of the weights that FSDP holds gathered at once: two of about twenty blocks or more."""
+
+
+def memory_fit(workload: Workload, gpu: Gpu, gpus: int = 1, zero: int = 0) -> MemoryFit:
+    """Return the memory that `workload` needs on each of `gpus` GPUs that train together.
+
+    `zero` is what they divide: 1 the optimizer's state, 2 gradients as well, 3 weights as well.
+    """
     available = gpu.memory_bytes * (1 - RESERVED_SHARE)
-    kept = workload.parameter_bytes + workload.gradient_bytes + workload.optimizer_bytes
-    peak = max(workload.peak_bytes, kept)
+    whole = workload.parameter_bytes + workload.gradient_bytes + workload.optimizer_bytes
+    divided = (workload.optimizer_bytes, workload.gradient_bytes, workload.parameter_bytes)
+    saved = sum(divided[:zero]) * (1 - 1 / gpus)
+    if zero == 3 and gpus > 1:
+        saved -= GATHERED_SHARE * workload.parameter_bytes
+    kept = whole - saved
+    peak = max(workload.peak_bytes, whole) - saved
     # DistributedDataParallel holds gradients a second time, in buckets.
-    buckets = workload.gradient_bytes if gpus > 1 and workload.training else 0.0
+    buckets = workload.gradient_bytes if gpus > 1 and workload.training and zero < 2 else 0.0
     fixed = CONTEXT_BYTES + buckets
     needed = peak * (1 + FRAGMENTATION) + fixed
     return MemoryFit(

@@ -24,6 +24,8 @@ class Placement:
             the GPU's own link.
         link_latency_s: of one hop.
         exchange_w: power of a GPU while it only exchanges; None is its power at rest.
+        zero: what the GPUs divide: 0 nothing, 1 the optimizer's state, 2 gradients as well, 3
+            weights as well (FSDP).
         gpus_per_node: beyond that, the ring crosses the network.
         network_bytes_s: bandwidth of a node towards its neighbour; None when it has one node.
         samples_s: the most samples a second that the data loader delivers per GPU; None is
@@ -42,6 +44,7 @@ class Placement:
     samples_s: float | None = None
     host_speed: float = 1.0
     exchange_w: float | None = None
+    zero: int = 0
 
 
 class Regime(StrEnum):

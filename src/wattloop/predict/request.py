@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from numbers import Real
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
@@ -15,6 +15,9 @@ from wattloop.hardware.gpus import Gpu
 from wattloop.predict.prediction import HOP_S, Placement
 from wattloop.predict.workload.workload import Workload
 from wattloop.version import __version__
+
+if TYPE_CHECKING:
+    from wattloop.predict.parallel.layout import Layout
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 """float32 throughout, float32 with TF32 products, autocast to bfloat16 or float16."""
@@ -46,6 +49,8 @@ class Question:
             module. With `step`, the module that it trains, or None.
         gpu: name of the GPU, such as `h200`, or a YAML file that describes one.
         gpus: how many train together, data parallel; `batch` is that of each.
+        parallel: `fsdp=8` or `dp=8,zero=2`: GPUs that divide weights, gradients or the
+            optimizer's state. Layouts that divide layers are for `wattloop.predict.parallel`.
         batch, seq, image: samples of one pass on one GPU, tokens of a sample, and its height and
             width in pixels.
         precision: one of `PRECISIONS`; `fp32` unless given.
@@ -78,6 +83,7 @@ class Question:
     model: Any
     gpu: str = "h200"
     gpus: int = 1
+    parallel: str | None = None
     batch: int | None = None
     seq: int | None = None
     image: int | None = None
@@ -119,6 +125,8 @@ class Question:
                 f"compile {self.compile}: choose one of {', '.join(COMPILE_MODES)}; other modes of "
                 "torch.compile choose kernels by measuring them, which a prediction cannot"
             )
+        if self.parallel is not None:
+            object.__setattr__(self, "gpus", _sharding(self.parallel, self.gpus).gpus)
         for name in ("gpus", "batch", "seq", "image", "accumulate"):
             value = getattr(self, name)
             if value is not None and (not is_number(value) or value < 1 or value % 1):
@@ -178,8 +186,26 @@ class Question:
             network_bytes_s=self.network_bytes_s,
             link_latency_s=HOP_S if self.hop_s is None else self.hop_s,
             exchange_w=self.exchange_w,
+            zero=0 if self.parallel is None else _sharding(self.parallel, self.gpus).zero,
             host_speed=1.0 if self.host_speed is None else self.host_speed,
         )
+
+
+def _sharding(text: str, gpus: int) -> "Layout":
+    """Return the layout of a model that is traced whole.
+
+    Raises:
+        ConfigError: it would divide layers.
+    """
+    from wattloop.predict.parallel.layout import Layout
+
+    layout = Layout.parse(text, None if gpus == 1 else gpus)
+    if layout.gpus > layout.dp or layout.ep > 1 or layout.shard:
+        raise ConfigError(
+            f"parallel {text}: layers are divided for decoder-only language models by name "
+            "(hf:llama-3-70b); any other model takes dp=8, dp=8,zero=1 or fsdp=8"
+        )
+    return layout
 
 
 def is_number(value: object) -> bool:

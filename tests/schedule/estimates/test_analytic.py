@@ -194,3 +194,17 @@ def test_sources_are_told() -> None:
     assert ORACLE.options(VIT).source == (
         "kernels (a100-sxm-40, spec-only); kernels (h100-sxm, spec-only)"
     )
+
+
+def test_a_sharded_job_needs_less_memory_and_exchanges_more() -> None:
+    """An FSDP job of a trace runs where copies do not fit, and its steps take longer."""
+    plain = replace(VIT, gpus=(1, 8), batches=(256,), caps=(1.0,))
+    copies, sharded = (ORACLE.options(replace(plain, zero=zero)) for zero in (0, 3))
+    ours, theirs = (_by_placement(each, "sample_s") for each in (sharded, copies))
+    for where, sample_s in theirs.items():
+        gpus = where[1]
+        assert ours[where] == sample_s if gpus == 1 else ours[where] > sample_s
+    workload = replace(kind_workload(VIT, 256), optimizer_bytes=60e9, peak_bytes=70e9)
+    a100 = gpu_named("a100-sxm-40")
+    assert not memory_fit(workload, a100, 8).fits
+    assert memory_fit(workload, a100, 8, 3).fits

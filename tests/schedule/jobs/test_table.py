@@ -14,12 +14,13 @@ from wattloop.schedule.jobs.table import is_job_table, load_jobs, save_jobs
 KINDS = (
     JobKind("hf:google/vit, large", "fp32", (1, 2), (32,), (0.7, 1.0), ("a100",), 512, True),
     JobKind("bert"),
+    JobKind("sharded", gpus=(8,), zero=3),
 )
 JOBS = JobTable(
     kinds=KINDS,
     users=("ann", 'b"ob'),
     arrival_s=np.array([0.1, 0.1, 1 / 3]),
-    kind=np.array([0, 1, 0]),
+    kind=np.array([0, 1, 2]),
     user=np.array([0, 1, 1]),
     work=np.array([1e6, 2.5, 1e-3]),
     deadline_s=np.array([np.inf, 7.25, np.inf]),

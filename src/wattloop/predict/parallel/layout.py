@@ -4,12 +4,14 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.communication import LINK_EFFICIENCY, PCIE_EFFICIENCY
-from wattloop.predict.serving import DecoderShape
+
+if TYPE_CHECKING:
+    from wattloop.predict.serving import DecoderShape
 
 KEYS = "dp, fsdp, hsdp, zero, tp, pp, cp, sp, ep, interleave"
 EXAMPLE = "such as fsdp=8 or tp=4,pp=2,dp=16"
@@ -172,7 +174,7 @@ def _counts(rest: int) -> str:
     return ", ".join(str(rest * n) for n in (1, 2, 4, 8))
 
 
-def check_layout(layout: Layout, shape: DecoderShape, *, seq: int, per_replica: int) -> None:
+def check_layout(layout: Layout, shape: "DecoderShape", *, seq: int, per_replica: int) -> None:
     """Refuse a layout that does not divide the model or the batch.
 
     Args:

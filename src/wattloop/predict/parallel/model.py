@@ -19,7 +19,7 @@ import numpy as np
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_bytes
 from wattloop.hardware.gpus import Gpu, gpu_named
-from wattloop.predict.communication import INTERFERENCE
+from wattloop.predict.communication import GATHER_INTERFERENCE, INTERFERENCE
 from wattloop.predict.memory import CONTEXT_BYTES, FRAGMENTATION, RESERVED_SHARE
 from wattloop.predict.models.kernels.step import StepBatch, step_results
 from wattloop.predict.parallel.layout import Group, Layout, Links, check_layout
@@ -46,7 +46,7 @@ all but attention and every second product (torchtitan's selective), those of wh
 MESSAGES = 12
 """Tensors of a layer, each gathered by itself in ZeRO 3."""
 PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8")
-SHIPPED = StepConstants(products=1.11, attention=1.29, streams=2.6, interference=0.75)
+SHIPPED = StepConstants(1.11, 1.29, 2.6, GATHER_INTERFERENCE)
 GATHER_BYTES = 2.0
 """Of a weight as it is gathered: half precision."""
 LOGIT_BYTES = 4.0

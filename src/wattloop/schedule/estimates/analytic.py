@@ -238,7 +238,7 @@ class AnalyticOracle(Oracle):
         sources = []
         for type_index in np.unique(rows.type_index).tolist():
             mine = rows.type_index == type_index
-            found = self._of_type(type_index, rows, mine, workloads)
+            found = self._of_type(kind, type_index, rows, mine, workloads)
             step_s[mine], power_w[mine] = found.step_s, found.power_w
             sources.append(found.source)
         samples = np.array([workloads[batch].samples for batch in rows.batch.tolist()])
@@ -247,6 +247,7 @@ class AnalyticOracle(Oracle):
 
     def _of_type(
         self,
+        kind: JobKind,
         type_index: int,
         rows: Placements,
         mine: NDArray[np.bool_],
@@ -259,7 +260,9 @@ class AnalyticOracle(Oracle):
         batches = list(workloads)
         columns: dict[Placement, int] = {}
         at = [
-            columns.setdefault(self._placement(type_index, *row), len(columns))
+            columns.setdefault(
+                replace(self._placement(type_index, *row), zero=kind.zero), len(columns)
+            )
             for row in zip(
                 rows.gpus[mine].tolist(),
                 rows.spread[mine].tolist(),
@@ -273,7 +276,7 @@ class AnalyticOracle(Oracle):
         fitting = {
             # without bfloat16 units: `predict` does not model torch's emulation
             (batch, gpus): (workloads[batch].precision != "bf16" or "bf16" in gpu.matrix_flops)
-            and memory_fit(workloads[batch], gpu, gpus).fits
+            and memory_fit(workloads[batch], gpu, gpus, kind.zero).fits
             for batch in batches
             for gpus in counts
         }

@@ -295,7 +295,7 @@ def _why_not(workload: Workload, placement: Placement) -> str:
     """Return why the workload does not run on the placement; empty when it does."""
     if workload.precision == "bf16" and "bf16" not in placement.gpu.matrix_flops:
         return f"the {placement.gpu.product} has no bfloat16 units"
-    fit = memory_fit(workload, placement.gpu, placement.gpus)
+    fit = memory_fit(workload, placement.gpu, placement.gpus, placement.zero)
     return "" if fit.fits else f"memory: {fit.words}"
 
 

@@ -21,6 +21,8 @@ class JobKind:
         types: allowed GPU types; empty for any.
         sequence: tokens of a sample, for models with a variable length.
         may_spread: GPUs that would fit into one node may come from several, over the network.
+        zero: what its GPUs divide: 0 nothing, 1 the optimizer's state, 2 gradients as well, 3
+            weights as well (FSDP).
     """
 
     model: str
@@ -31,6 +33,7 @@ class JobKind:
     types: tuple[str, ...] = ()
     sequence: int | None = None
     may_spread: bool = False
+    zero: int = 0
 
     @property
     def label(self) -> str:

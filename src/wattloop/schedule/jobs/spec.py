@@ -285,6 +285,9 @@ class WorkSpec(StrictModel):
         return (self.least or math.nan) * self.epochs, (self.most or math.nan) * self.epochs
 
 
+SHARDING = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
+
+
 class ModelSpec(StrictModel):
     """Model. `work` is for generated jobs; the last three fields are for traces.
 
@@ -300,6 +303,7 @@ class ModelSpec(StrictModel):
     types: list[str] = Field(default_factory=list)
     sequence: Most | None = None
     spread: bool = False
+    sharding: Literal["none", "zero1", "zero2", "zero3", "fsdp"] = "none"
     weight: Positive = 1.0
     work: WorkSpec | None = None
     when_gpus: Bounds | None = None
@@ -333,6 +337,7 @@ class ModelSpec(StrictModel):
             types=tuple(self.types),
             sequence=self.sequence,
             may_spread=self.spread,
+            zero=SHARDING[self.sharding],
         )
         least, most = self.work.bounds() if self.work is not None else (math.nan, math.nan)
         gpus, lasting = self.when_gpus or (0.0, math.inf), self.when_duration or (0.0, math.inf)

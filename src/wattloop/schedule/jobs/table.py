@@ -151,7 +151,9 @@ def _words(kind: JobKind) -> tuple[str, ...]:
     lists = (kind.gpus, kind.batches, kind.caps, kind.types)
     sequence = "" if kind.sequence is None else str(kind.sequence)
     joined = (" ".join(map(str, values)) for values in lists)
-    return (kind.model, kind.precision, *joined, sequence, "yes" if kind.may_spread else "no")
+    # Sharding came later: it is a word after yes or no, so that older files stay readable.
+    spread = ("yes" if kind.may_spread else "no") + (f" zero={kind.zero}" if kind.zero else "")
+    return (kind.model, kind.precision, *joined, sequence, spread)
 
 
 def _kind(words: tuple[str, ...], where: str) -> JobKind:
@@ -165,7 +167,8 @@ def _kind(words: tuple[str, ...], where: str) -> JobKind:
             caps=tuple(map(float, caps.split())),
             types=tuple(types.split()),
             sequence=int(sequence) if sequence else None,
-            may_spread=spread == "yes",
+            may_spread=spread.partition(" ")[0] == "yes",
+            zero=int(spread.partition("zero=")[2] or 0),
         )
     except ValueError as error:
         raise ConfigError(f"{where}: {error}; lists have spaces between their values") from None

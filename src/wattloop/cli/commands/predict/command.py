@@ -15,7 +15,7 @@ from wattloop.cli.commands.predict.options import (
     with_axes_named,
     with_options_named,
 )
-from wattloop.cli.commands.predict.parallel import plan_command, show_parallel
+from wattloop.cli.commands.predict.parallel import is_decoder, plan_command, show_parallel
 from wattloop.cli.commands.predict.serve import serve_command
 from wattloop.cli.commands.predict.view import keep_workload, print_forecast, print_points
 from wattloop.cli.options import (
@@ -121,12 +121,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     """Predict one training step and, with --steps or --epochs, the whole run."""
     settings = settings_of(config, pue=pue, zone=zone, tariff=tariff)
     with with_options_named():
-        if parallel is not None:
-            if script is not None:
-                raise ConfigError(
-                    "parallel: needs a language model by name, such as --model hf:llama-3-8b; a "
-                    "program is predicted data parallel, with --gpus"
-                )
+        if parallel is not None and script is None and is_decoder(work.model):
             show_parallel(
                 work,
                 parallel=parallel,
@@ -142,6 +137,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         question = work.question(
             **_program(work, script, arguments or [], limit, compare),
             gpus=gpus,
+            parallel=parallel,
             cap_w=cap,
             clock_mhz=clock,
             samples_s=samples_rate,

@@ -109,6 +109,19 @@ def links_asked(
     return Links.of(gpu, **given)
 
 
+def is_decoder(model: str) -> bool:
+    """Return whether a layout of this model is computed from its configuration alone."""
+    from wattloop.predict.serving import decoder_named
+
+    if not model.startswith("hf:"):
+        return False
+    try:
+        decoder_named(model)
+    except ConfigError:
+        return False
+    return True
+
+
 def show_parallel(
     work: "WorkloadOptions",
     *,

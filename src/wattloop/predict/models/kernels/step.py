@@ -7,7 +7,7 @@ import numpy as np
 
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict import cap_curve
-from wattloop.predict.communication import Ring, exchange, ring_of
+from wattloop.predict.communication import Ring, exchange, ring_of, sharded_exchange
 from wattloop.predict.models.kernels.constants import Residuals, Values
 from wattloop.predict.models.kernels.kernel_cost import MEMORY, WORK, operation_times, work_of
 from wattloop.predict.models.kernels.operation_table import (
@@ -174,6 +174,7 @@ class StepProfile:
         terms_s: GPU seconds of a step by phase and kind.
         work: FLOPs by unit, bytes and busy seconds of a step (`work.WORK`).
         counts: what the host has to do.
+        gather_bytes: weights as a sharded model gathers them.
     """
 
     name: str
@@ -188,6 +189,7 @@ class StepProfile:
     terms_s: Mapping[str, float]
     work: Mapping[str, float]
     counts: HostCounts
+    gather_bytes: float = 0.0
 
 
 def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residuals) -> StepProfile:
@@ -230,6 +232,8 @@ def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residual
             name: float((column * repeats).sum()) for name, column in zip(WORK, work, strict=True)
         },
         counts=counts,
+        gather_bytes=workload.gradient_bytes
+        * (0.5 if workload.precision in ("bf16", "fp16") else 1.0),
     )
 
 
@@ -393,10 +397,23 @@ def _exposed_s(profiles: Sequence[StepProfile], placements: Sequence[Placement])
     backward_s = np.array([p.backward_s for p in profiles])
     gradient_bytes = np.array([p.gradient_bytes for p in profiles])
     exposed_s = np.zeros((len(profiles), len(placements)))
-    rings: dict[Ring, list[int]] = {}
+    rings: dict[tuple[Ring, int], list[int]] = {}
     for index, placement in enumerate(placements):
         if placement.gpus > 1:
-            rings.setdefault(ring_of(placement), []).append(index)
-    for ring, indices in rings.items():
-        exposed_s[:, indices] = exchange(gradient_bytes, backward_s, ring).exposed_s[:, None]
+            sharding = max(placement.zero, 1)
+            rings.setdefault((ring_of(placement), sharding), []).append(index)
+    for (ring, zero), indices in rings.items():
+        if zero == 1:
+            found = exchange(gradient_bytes, backward_s, ring).exposed_s
+        else:
+            passes = np.array([float(p.accumulate) for p in profiles])
+            forward_s = np.array([p.passes.gpu_s for p in profiles]) - backward_s
+            gather_bytes = np.array([p.gather_bytes for p in profiles])
+            found = (
+                passes
+                * sharded_exchange(
+                    gather_bytes, gradient_bytes, forward_s, backward_s, ring, again=zero == 3
+                ).exposed_s
+            )
+        exposed_s[:, indices] = found[:, None]
     return exposed_s.ravel()
