@@ -109,11 +109,11 @@ def links_asked(
     return Links.of(gpu, **given)
 
 
-def is_decoder(model: str) -> bool:
+def is_decoder(model: str | None) -> bool:
     """Return whether a layout of this model is computed from its configuration alone."""
     from wattloop.predict.serving import decoder_named
 
-    if not model.startswith("hf:"):
+    if model is None or not model.startswith("hf:"):
         return False
     try:
         decoder_named(model)
