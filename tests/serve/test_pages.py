@@ -120,6 +120,33 @@ def test_a_compiled_step_is_predicted(client: TestClient) -> None:
     assert client.get("/api/v1/predict", params={**asked, "compile": "fast"}).status_code == 422
 
 
+def test_the_page_shows_where_time_and_memory_go(client: TestClient) -> None:
+    page = client.get("/predict", params={"model": "gpt2", "batch": 8, "seq": 512}).text
+    assert 'data-chart="spec-where"' in page
+    assert "memory at its peak" in page
+
+
+def test_a_served_model_is_predicted(client: TestClient) -> None:
+    """More requests at a time need less energy per token; the page has the same command."""
+    asked = {"model": "llama-3.1-8b", "gpu": "h200", "task": "serve"}
+    few = client.get("/api/v1/predict/serve", params={**asked, "concurrency": 4}).json()
+    many = client.get("/api/v1/predict/serve", params={**asked, "concurrency": 64}).json()
+    assert many["token_j"] < few["token_j"]
+    page = client.get("/predict", params={**asked, "concurrency": 64}).text
+    assert "Between tokens" in page
+    assert "wattloop predict serve --model hf:llama-3.1-8b --gpu h200 --tp 1" in page
+
+
+def test_layouts_of_many_gpus_are_searched(client: TestClient) -> None:
+    asked = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "gpus": 8, "seq": 4096, "task": "plan"}
+    found = client.get("/api/v1/predict/plan", params=asked).json()
+    assert found["fits"]
+    page = client.get("/predict", params=asked).text
+    assert found["best"]["layout"] in page
+    assert "memory of the fullest GPU" in page
+    assert client.get("/api/v1/predict/plan", params={**asked, "gpus": 1}).json()["fits"] is False
+
+
 def test_a_run_that_knows_no_code_is_predicted(client: TestClient) -> None:
     """A page must not run what a link names."""
     for model in ("file.py:factory", "torch:os:getcwd", "/etc/passwd.json"):

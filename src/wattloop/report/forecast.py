@@ -1,5 +1,7 @@
 """Predictions as report parts."""
 
+from collections.abc import Mapping
+
 from wattloop.core.table import Table
 from wattloop.core.units import (
     format_bytes,
@@ -10,8 +12,11 @@ from wattloop.core.units import (
     format_share,
 )
 from wattloop.predict.forecast import Forecast
+from wattloop.predict.parallel.plan import Plan
 from wattloop.predict.prediction import Interval
-from wattloop.report.document import Block, Fact, Facts, Note
+from wattloop.predict.serving import ServingForecast
+from wattloop.report.document import Block, Chart, Fact, Facts, Note
+from wattloop.report.figures.prediction import parts_figure
 
 
 def forecast_blocks(found: Forecast) -> list[Block]:
@@ -50,7 +55,108 @@ def forecast_blocks(found: Forecast) -> list[Block]:
     said = Note(
         "Predicted, not measured; energy of the GPUs.", tone="info", command=_command(found)
     )
-    return [Facts(facts), *warnings, terms, top, *notes, said]
+    return [Facts(facts), *warnings, _picture(found), terms, top, *notes, said]
+
+
+def _picture(found: Forecast) -> Chart:
+    work, needed = found.workload, found.memory.needed_bytes
+    held = {
+        "weights": work.parameter_bytes,
+        "gradients": work.gradient_bytes if work.training else 0.0,
+        "optimizer states": work.optimizer_bytes,
+        "activations": work.activation_bytes,
+    }
+    held["context, inputs, temporary"] = max(0.0, needed - sum(held.values()))
+    bars = {"time of a step": found.prediction.terms_s, "memory at its peak": held}
+    return _parts("where", bars, "predicted, of one GPU")
+
+
+def _parts(name: str, bars: Mapping[str, Mapping[str, float]], subtitle: str) -> Chart:
+    said = [
+        f"{what}: "
+        + ", ".join(f"{part} {format_share(each / sum(parts.values()), 0)}"
+                    for part, each in sorted(parts.items(), key=lambda one: -one[1])[:4])
+        for what, parts in bars.items()
+    ]  # fmt: skip
+    return Chart(name, parts_figure(bars, subtitle), "; ".join(said))
+
+
+def serving_blocks(found: ServingForecast, best: ServingForecast | None = None) -> list[Block]:
+    """Present a served model; `best` is the power limit with the least energy."""
+    asked = found.question
+    facts = (
+        Fact("First token", format_duration(found.first_token_s)),
+        Fact("Between tokens", format_duration(found.token_s)),
+        Fact("Throughput", f"{format_number(found.tokens_s, group=',')} tokens/s"),
+        Fact("Power", format_power(found.power_w), f"of {asked.tp} x {found.gpu.product}"),
+        Fact("Energy per token", format_energy(found.token_j).partition(" (")[0]),
+        Fact("Energy per request", format_energy(found.request_j).partition(" (")[0]),
+        Fact(
+            "Memory per GPU",
+            format_bytes(found.memory_bytes),
+            f"of {format_bytes(found.available_bytes)}; up to {found.most_requests} requests fit",
+        ),
+    )
+    blocks: list[Block] = [
+        Facts(facts),
+        _parts("where", {"time of an iteration": found.parts_s}, "predicted, of one GPU"),
+    ]
+    if best is not None and best.question.cap_w is not None:
+        blocks.append(
+            Note(
+                f"a cap of {best.question.cap_w:g} W per GPU: {format_energy(best.token_j)} per "
+                f"token, {format_duration(best.token_s)} between tokens",
+                title="Least energy:",
+            )
+        )
+    command = (
+        f"wattloop predict serve --model {asked.model} --gpu {found.gpu.name} --tp {asked.tp} "
+        f"--concurrency {asked.concurrency} --prompt {asked.prompt} --output {asked.output} "
+        f"--weights {asked.weights}"
+    )
+    said = Note("Predicted, not measured; energy of the GPUs.", tone="info", command=command)
+    return [*blocks, *(Note(text, tone="info") for text in found.notes), said]
+
+
+def plan_blocks(found: Plan) -> list[Block]:
+    """Present the layouts of a training over many GPUs, the best one first."""
+    asked, best = found.question, found.best
+    command = (
+        f"wattloop predict plan --model {asked.model} --gpus {asked.gpus} --gpu {asked.gpu} "
+        f"--seq {asked.seq} --objective {asked.objective}"
+    )
+    said = Note("Predicted, not measured; energy of the GPUs.", tone="info", command=command)
+    if best is None:
+        return [Note(found.answer, tone="warning", title="Does not fit:"), said]
+    facts = (
+        Fact("Best layout", str(best.layout), f"{best.question.checkpointing} checkpointing"),
+        Fact("Step", format_duration(best.step_s)),
+        Fact("Throughput", f"{format_number(best.tokens_s, group=',')} tokens/s"),
+        Fact("Power per GPU", format_power(best.power_w)),
+        Fact("Energy per token", format_energy(best.token_j).partition(" (")[0]),
+        Fact("Memory per GPU", format_bytes(best.memory_bytes)),
+    )
+    bars = {"time of a step": best.parts_s, "memory of the fullest GPU": best.memory}
+    table = Table.of(
+        ("layout", "micro-batch", "checkpointing", "tokens/s", "power per GPU", "per token",
+         "memory"),
+        tuple(
+            (
+                str(each.layout), str(each.question.micro_batch), each.question.checkpointing,
+                format_number(each.tokens_s, group=","), format_power(each.power_w),
+                format_energy(each.token_j).partition(" (")[0], format_bytes(each.memory_bytes),
+            )
+            for each in found.forecasts[:MOST_LAYOUTS]
+        ),
+        title=f"Layouts with the least {asked.objective}",
+        numbers=(3, 4, 5, 6),
+    )  # fmt: skip
+    picture = _parts("where", bars, f"predicted, of the best layout, {best.layout}")
+    notes = [Note(text, tone="info") for text in best.notes]
+    return [Note(found.answer, tone="plain"), Facts(facts), picture, table, *notes, said]
+
+
+MOST_LAYOUTS = 12
 
 
 def _command(found: Forecast) -> str:

@@ -34,6 +34,33 @@ def forecast(**question: Any) -> dict[str, Any]:
     return {"answer": found.to_dict(), "html": str(blocks_html(forecast_blocks(found)))}
 
 
+def serving(**question: Any) -> dict[str, Any]:
+    """Predict a served model, and the power limit with the least energy."""
+    from dataclasses import replace
+
+    from wattloop.hardware.gpus import gpu_named
+    from wattloop.predict.serving import ServingQuestion, least_energy, predict_serving
+    from wattloop.report.forecast import serving_blocks
+    from wattloop.serve.blocks import blocks_html
+
+    asked = ServingQuestion(**question)
+    found, best = predict_serving(asked), None
+    if asked.cap_w is None:
+        gpu = gpu_named(asked.gpu)
+        best = least_energy(gpu, lambda cap_w: predict_serving(replace(asked, cap_w=cap_w)))
+    return {"answer": found.to_dict(), "html": str(blocks_html(serving_blocks(found, best)))}
+
+
+def layouts(**question: Any) -> dict[str, Any]:
+    """Search layouts of a training over many GPUs."""
+    from wattloop.predict.parallel.plan import PlanQuestion, plan
+    from wattloop.report.forecast import plan_blocks
+    from wattloop.serve.blocks import blocks_html
+
+    found = plan(PlanQuestion(**question))
+    return {"answer": found.to_dict(), "html": str(blocks_html(plan_blocks(found)))}
+
+
 def workload(model: str, precision: str, sequence: int | None, batch: int) -> dict[str, Any]:
     from wattloop.predict.workload.files import workload_values
     from wattloop.schedule.estimates.analytic import kind_workload
@@ -62,7 +89,7 @@ def over_time(
 
 
 TASKS: dict[str, Callable[..., Any]] = {
-    task.__name__: task for task in (forecast, workload, over_time)
+    task.__name__: task for task in (forecast, serving, layouts, workload, over_time)
 }
 _kept: dict[str, Any] = {}
 

@@ -1,6 +1,6 @@
 """Figures of predictions: sweeps, comparisons, and predicted against measured."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,39 @@ PANELS = {
     "power_w": "Power per GPU (W)",
     "energy_j": "Energy per sample (J)",
 }
+
+
+MOST_PARTS = 9
+"""Parts of a bar; smaller ones are joined."""
+
+
+def parts_figure(bars: Mapping[str, Mapping[str, float]], subtitle: str) -> Spec:
+    """Draw where each quantity goes: a bar per quantity, of its parts as shares of the whole."""
+    rows: list[Row] = []
+    for what, parts in bars.items():
+        whole = sum(parts.values())
+        ordered = sorted(parts.items(), key=lambda item: -item[1])
+        kept = ordered[:MOST_PARTS]
+        rest = sum(value for _, value in ordered[MOST_PARTS:])
+        rows += [
+            {"quantity": what, "part": name, "share": value / whole, "rank": rank}
+            for rank, (name, value) in enumerate([*kept, *([("other", rest)] if rest else [])])
+            if value > 0
+        ]
+    order = list(dict.fromkeys(str(row["part"]) for row in rows))
+    chart = mark(
+        "bar",
+        rows=rows,
+        y=channel("quantity:N", None, sort=list(bars)),
+        x=channel("share:Q", None, axis={"format": "%"}, scale={"domain": [0, 1]}),
+        color=colour("part", order),
+        order=channel("rank:Q"),
+        tooltip=[
+            channel("part:N", "Part"),
+            channel("share:Q", "Share", format=".1%"),
+        ],
+    )
+    return {**styled(chart, "Where it goes", subtitle), "height": {"step": 44}}
 
 
 def forecast_figures(points: Sequence[ComparisonPoint], axes: Sequence[Axis]) -> dict[str, Spec]:

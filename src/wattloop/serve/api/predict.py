@@ -41,6 +41,15 @@ class PredictForm(BaseModel):
     host_speed: Annotated[float, Field(ge=SLOWEST, le=QUICKEST)] | Literal[""] = Field(
         "", description="Of the host, as `wattloop calibrate host` measures it; 1 unless given."
     )
+    task: Literal["train", "serve", "plan"] = Field(
+        "train", description="On the page: a training step, a served model, or a layout search."
+    )
+    concurrency: int = Field(32, ge=1, le=65_536, description="Requests at the same time.")
+    prompt: int = Field(512, ge=1, le=1_048_576, description="Tokens that a request reads.")
+    output: int = Field(512, ge=1, le=1_048_576, description="Tokens that a request generates.")
+    weights: Literal["bf16", "fp8", "int4"] = Field("bf16", description="Of the served model.")
+    tp: int = Field(1, ge=1, le=64, description="GPUs that share every layer of a served model.")
+    objective: Literal["time", "energy"] = Field("energy", description="Of the layout search.")
 
 
 class PredictQuery(PredictForm):
@@ -53,6 +62,22 @@ class PredictQuery(PredictForm):
 async def predict(state: State, query: Annotated[PredictQuery, Query()]) -> dict[str, Any]:
     """Return time, power, energy and memory of one training step, with intervals and terms."""
     found: dict[str, Any] = (await forecast_question(state, query))["answer"]
+    return found
+
+
+@router.get("/predict/serve", responses=faults(404, 409))
+async def predict_serve(state: State, query: Annotated[PredictQuery, Query()]) -> dict[str, Any]:
+    """Return latency, throughput, power and energy of a served language model."""
+    asked = query.model_copy(update={"task": "serve"})
+    found: dict[str, Any] = (await forecast_question(state, asked))["answer"]
+    return found
+
+
+@router.get("/predict/plan", responses=faults(404, 409))
+async def predict_plan(state: State, query: Annotated[PredictQuery, Query()]) -> dict[str, Any]:
+    """Return layouts of a training over many GPUs, the best one first."""
+    asked = query.model_copy(update={"task": "plan"})
+    found: dict[str, Any] = (await forecast_question(state, asked))["answer"]
     return found
 
 
@@ -69,22 +94,37 @@ async def forecast_question(state: AppState, query: PredictForm) -> dict[str, An
     if name not in known:
         raise NotFound(f"model {query.model!r}: unknown; {nearest(name, known)}")
     _check_gpu(query.gpu)
-    question = {
-        "model": f"hf:{name}",
-        "gpu": query.gpu,
+    task, question = _question(name, query)
+    with conflict_on_error():
+        found: dict[str, Any] = await state.predictions.run(
+            lambda: state.predictor.call(task, **question)
+        )
+    return found
+
+
+def _question(name: str, query: PredictForm) -> tuple[str, dict[str, Any]]:
+    """Return the task of the predictor's process and its arguments."""
+    common = {"model": f"hf:{name}", "gpu": query.gpu, "cap_w": _or_none(query.cap_w)}
+    if query.task == "serve":
+        load = {key: getattr(query, key) for key in ("concurrency", "prompt", "output", "tp")}
+        return "serving", {**common, **load, "weights": query.weights}
+    if query.task == "plan":
+        seq = _or_none(query.seq)
+        return "layouts", {
+            **common,
+            "gpus": query.gpus,
+            "objective": query.objective,
+            **({} if seq is None else {"seq": seq}),
+        }
+    return "forecast", {
+        **common,
         "gpus": query.gpus,
         "batch": _or_none(query.batch),
         "seq": _or_none(query.seq),
         "precision": query.precision,
         "compile": query.compile,
-        "cap_w": _or_none(query.cap_w),
         "host_speed": _or_none(query.host_speed),
     }
-    with conflict_on_error():
-        found: dict[str, Any] = await state.predictions.run(
-            lambda: state.predictor.call("forecast", **question)
-        )
-    return found
 
 
 def _check_gpu(name: str) -> None:
