@@ -162,7 +162,7 @@ def _billions(parameters: float | None) -> float | None:
 
 def _quality(energy: CardFigure) -> str | None:
     """BoAmps' three classes: within 10, 25 and 50 percent."""
-    match = re.search(r"±\s*([\d.]+)\s*%", energy.shown)
+    match = re.search(r"±\s*(?:<\s*)?([\d.]+)\s*%", energy.shown)
     if match is None:
         return None
     share = float(match[1])
