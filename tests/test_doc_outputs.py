@@ -207,7 +207,8 @@ def test_the_table_of_caps_is_as_shown(tmp_path: Path) -> None:
     (shown,) = (lines for lines in texts if any("best cap for edp" in line for line in lines))
     session = Session(tmp_path, {"WATTLOOP_VIRTUAL_GPUS": "2"})
     work = "python -m wattloop.virtual.train --gpus 2"
-    printed = session.run(f"wattloop cap find --metric edp -- {work}")
+    printed = session.run(f"wattloop cap find --metric edp -- {work} --time-scale 120")
+    printed = [re.sub(r" \([\d.]+ Wh\)", "", line) for line in printed]  # from a kilojoule on
     often = re.compile(r"\s+\d+ probes; |  GPU energy saved|  time lost")  # follow from the noise
     assert not_printed(tuple(line for line in shown if not often.match(line)), printed) == []
 
