@@ -22,7 +22,9 @@ class Placement:
         clock_mhz: locked SM clock; None lets the GPU choose.
         link_bytes_s: bandwidth of one GPU towards its neighbours in the ring, one way; None takes
             the GPU's own link.
-        link_latency_s: of one hop.
+        link_latency_s: of one hop, for each bucket of gradients.
+        exchange_hop_s: what each hop adds once to every exchange of gradients, not hidden by
+            backward: waiting for the slowest rank, work of the host.
         exchange_w: power of a GPU while it only exchanges; None is its power at rest.
         zero: what the GPUs divide: 0 nothing, 1 the optimizer's state, 2 gradients as well, 3
             weights as well (FSDP).
@@ -39,6 +41,7 @@ class Placement:
     clock_mhz: float | None = None
     link_bytes_s: float | None = None
     link_latency_s: float = HOP_S
+    exchange_hop_s: float = 0.0
     gpus_per_node: int = 8
     network_bytes_s: float | None = None
     samples_s: float | None = None

@@ -202,7 +202,7 @@ def test_the_philly_cluster_has_the_sizes_of_phillys_machine_list() -> None:
 
 def test_every_shipped_cluster_loads_and_says_where_its_figures_come_from() -> None:
     """What is counted, or why not."""
-    assert list(shipped_clusters()) == ["philly", "thesis", "thesis-hosts"]
+    assert list(shipped_clusters()) == ["philly", "thesis", "thesis-as-published", "thesis-hosts"]
     for name, description in shipped_clusters().items():
         sources = load_cluster(name).sources
         assert description

@@ -101,6 +101,8 @@ class GpuType:
         link_bytes_s: one-way bandwidth of one GPU to the others of its node; None for the bandwidth
             of the GPU's own link.
         exchange_w: power of a GPU while it only exchanges gradients; None for its power at rest.
+        exchange_hop_s: time that each hop adds to an exchange of gradients
+            (`predict.prediction.Placement`).
     """
 
     name: str
@@ -109,6 +111,7 @@ class GpuType:
     limit_w: float | None = None
     link_bytes_s: float | None = None
     exchange_w: float | None = None
+    exchange_hop_s: float = 0.0
 
     @property
     def tdp_w(self) -> float:

@@ -99,6 +99,7 @@ class GroupSpec(StrictModel):
     limit_w: Annotated[float | str | None, BeforeValidator(_limit)] = None
     link_bytes_s: BytesPerSecond | None = None
     exchange_w: Annotated[float | str | None, BeforeValidator(_limit)] = None
+    exchange_hop_s: Annotated[Seconds, Field(le=10, alias="exchange_hop")] = 0.0
 
     @model_validator(mode="before")
     @classmethod
@@ -163,8 +164,8 @@ def build_cluster(
     Relative paths of GPU files are searched first in the folder of the cluster file (`folder`).
     """
     site = _Site(folder)
-    for number, group in enumerate(spec.groups):
-        site.add(group, ("groups", number))
+    for place, group in enumerate(spec.groups):
+        site.add(group, ("groups", place))
     if site.faults:
         return None, site.faults
     cluster = Cluster(
@@ -188,12 +189,12 @@ def build_failures(
     """Build the failures with node numbers, or return their faults."""
     names = {name: number for number, name in enumerate(cluster.node_names)}
     outages, faults = [], []
-    for number, outage in enumerate(spec.outages):
+    for index, outage in enumerate(spec.outages):
         node = names.get(outage.node, -1) if isinstance(outage.node, str) else outage.node
         if not 0 <= node < len(names):
             shown = ", ".join([*cluster.node_names[:4], *(["..."] if len(names) > 4 else [])])
             said = f"no node {outage.node!r}; they are called {shown}"
-            faults.append(((*place, "outages", number, "node"), said))
+            faults.append(((*place, "outages", index, "node"), said))
         outages.append(Outage(outage.at_s, outage.at_s + outage.for_s, node))
     until_s = float("inf") if spec.until_s is None else spec.until_s
     return Failures(tuple(outages), spec.mtbf_s, spec.mttr_s or 0.0, until_s), faults
@@ -248,7 +249,10 @@ class _Site:
             )
             self.faults.append(((*place, "exchange_w"), said))
             return None
-        kind = GpuType(name, gpu, idle_w, limit_w, group.link_bytes_s, exchange_w)
+        kind = GpuType(
+            *(name, gpu, idle_w, limit_w, group.link_bytes_s, exchange_w),
+            exchange_hop_s=group.exchange_hop_s,
+        )
         if self.types.setdefault(name, kind) != kind:
             said = (
                 f"GPU type '{name}' is described differently in an earlier group; give this one a "

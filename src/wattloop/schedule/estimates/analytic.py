@@ -81,6 +81,7 @@ def analytic_fingerprint(
         return None
     machines = [
         f"{each.name} {each.gpu} {each.limit_w} {each.link_bytes_s} {each.exchange_w} "
+        f"{each.exchange_hop_s} "
         f"{cluster.gpus_by_type[number]} {cluster.gpus_per_node(number)} "
         f"{sum(group.nodes for group in cluster.groups if group.type_name == each.name)}"
         for number, each in enumerate(cluster.types)
@@ -309,6 +310,7 @@ class AnalyticOracle(Oracle):
             gpus=gpus,
             cap_w=cap_w,
             link_bytes_s=gpu_type.link_bytes_s,
+            exchange_hop_s=gpu_type.exchange_hop_s,
             # if spread, any two neighbours of the ring may be on different nodes
             gpus_per_node=1 if spread else self.cluster.gpus_per_node(type_index),
             network_bytes_s=self.cluster.network_bytes_s,

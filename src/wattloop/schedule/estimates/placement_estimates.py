@@ -102,6 +102,7 @@ def cluster_places(kind: JobKind, cluster: Cluster) -> list[tuple[PlacementQuery
         found[where] = replace(
             where.placement(gpu_type.gpu, gpu_type.link_bytes_s),
             exchange_w=gpu_type.exchange_w,
+            exchange_hop_s=gpu_type.exchange_hop_s,
             zero=kind.zero,
             link_latency_s=cluster.hop_s or HOP_S,
         )

@@ -358,7 +358,8 @@ def all_pairs(
     samples = of_profile([float(p.batch * p.accumulate) for p in profiles])
     host_speed = of_placement([p.host_speed for p in placements])
     loader = of_placement([p.samples_s if p.samples_s else np.inf for p in placements])
-    communication_s = _exposed_s(profiles, placements)
+    hops_s = of_placement([2 * (p.gpus - 1) * p.exchange_hop_s for p in placements])
+    communication_s = _exposed_s(profiles, placements) + hops_s
     if values is not None and any(p.exchange_w is not None for p in placements):
         rest_w = values["power.idle_w"] + values["power.static_w"]
         above_w = [max((p.exchange_w or rest_w) - rest_w, 0.0) for p in placements]
