@@ -10,7 +10,7 @@ from wattloop.cli.commands.simulate.command import app
 from wattloop.schedule.campaigns.summary import PER_CELL
 
 PAGE = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text()
-EVERYWHERE = {"--store", "--config"}
+EVERYWHERE = {"--store", "--config", "--quiet"}
 """Options of all verbs, explained in docs/cli.md."""
 
 
