@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["residuals", "shipped_rules_of"]
 
 WIDER = 1.5
-"""Networks, precisions and GPUs that nobody measured here differ more than those that were."""
+"""Power of two GPUs says little about others: it is stated wider than it was seen."""
 OTHER_HOST = 0.3
 """Steps that wait for the host also differ by this much, from host to host (as a logarithm)."""
 
@@ -32,7 +32,7 @@ def shipped_rules_of(
     seen = [*residuals(outcomes), *(_power_residual(row) for row in powers)]
     return replace(
         rules,
-        intervals=_widened(Intervals.of(seen)),
+        intervals=_shipped(Intervals.exponential(seen)),
         made={
             "points": len(points),
             "gpus": sorted({point.placement.gpu.name for point in points}),
@@ -57,10 +57,13 @@ def _power_residual(row: PowerRow) -> Residual:
     )
 
 
-def _widened(found: Intervals) -> dict[str, object]:
-    """Stated wider than what was seen, and wider again where the host is the bottleneck."""
-    sizes = {name: [WIDER * size for size in of] for name, of in found.sizes["all"].items()}
-    host: Mapping[str, list[float]] = {
+def _shipped(found: Intervals) -> dict[str, object]:
+    """Time as it was seen, power wider, energy from both, and wider where the host decides."""
+    time, power = (found.sizes["all"][name] for name in ("time", "power"))
+    power = [WIDER * size for size in power]
+    energy = [math.hypot(a, b) for a, b in zip(time, power, strict=True)]
+    sizes: Mapping[str, list[float]] = {"time": list(time), "power": power, "energy": energy}
+    host = {
         name: [math.hypot(size, OTHER_HOST) for size in of] if name != "power" else list(of)
         for name, of in sizes.items()
     }

@@ -292,6 +292,8 @@ HELD = 1.02
 ENOUGH_RESIDUALS = 20
 ENOUGH_MODELS = 3
 POOLED = "all"
+PARTS = 100
+"""Quantiles of an exponential distribution that stand for residuals."""
 QUANTITIES = ("time", "power", "energy")
 
 
@@ -365,6 +367,22 @@ class Intervals:
             if len(own) >= ENOUGH_RESIDUALS and len({r.group for r in own}) >= ENOUGH_MODELS:
                 sizes[bottleneck] = _sizes(own)
         return cls(sizes, scope)
+
+    @classmethod
+    def exponential(
+        cls, residuals: Iterable[Residual], scope: CalibrationRange | None = None
+    ) -> Self:
+        """Build intervals of one width, for residuals of a few groups.
+
+        Sizes are taken as exponentially distributed, as in `spreads_of`. Their mean says more about
+        the next group than the largest of a few dozen sizes, which all belong to one group.
+        """
+        sizes = {}
+        for name, own in _sizes(list(residuals)).items():
+            if own:
+                mean = float(np.minimum(own, CUT * np.median(own) + 0.1).mean())
+                sizes[name] = [-mean * math.log(1 - k / PARTS) for k in range(1, PARTS)]
+        return cls({POOLED: sizes}, scope)
 
     @classmethod
     def by_traits(

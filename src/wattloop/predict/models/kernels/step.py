@@ -114,6 +114,8 @@ def _priced(counts: Mapping[str, float], values: Values) -> float:
 
 def of_operation(op: Operation) -> dict[str, float]:
     counts: dict[str, float] = {}
+    if is_sorting(op):
+        return {f"host.call_s.{op.phase}.sorting": float(op.calls)}
     if op.calls:
         counts[f"host.call_s.{op.phase}.{op.kind}"] = float(op.calls)
     further = op.kernels - max(op.calls, 1)
@@ -123,6 +125,20 @@ def of_operation(op: Operation) -> dict[str, float]:
     if op.kind is Kind.FOREACH:
         counts["host.tensor_s"] = size_of(op.detail, "tensors")
     return counts
+
+
+UNSORTED_KERNELS = 2
+"""Kernels of an embedding's gradient that adds rows as they come."""
+
+
+def is_sorting(op: Operation) -> bool:
+    """Return whether an embedding's gradient sorts its indices first.
+
+    The library that sorts them allocates memory and waits for the GPU to tell how many differ.
+    """
+    if op.kind is not Kind.EMBEDDING or op.phase is not Phase.BACKWARD:
+        return False
+    return op.kernels > UNSORTED_KERNELS
 
 
 @dataclass(frozen=True, slots=True)
