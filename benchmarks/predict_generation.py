@@ -47,6 +47,10 @@ share them, and these copies take three quarters of a large decode step. Two rul
 mended on the way: writing one entry into the cache does not move the whole cache, and attention of
 one query pads it to 64 queries and not to 128.
 
+These two rules, and that the prefill fills a cache, were decided with these rows in view (peak
+memory told the latter). Leaving out a row leaves out the two numbers only, so expect more on other
+models.
+
 *Roofline* takes the longer of bytes (weights and cache once) over bandwidth and FLOPs over peak,
 with a share of each and a share of the power limit, fitted to the other rows. It has no host.
 """

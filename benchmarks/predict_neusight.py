@@ -55,6 +55,11 @@ scheduler has 16 lanes, that energy per FLOP follows process and clock, that a c
 (published listings of `nvidia-smi`) is not there for work. The exponents and shares are round
 figures that were not searched for. Expect more than this on unseen GPUs.
 
+The form of the intervals was chosen on these rows as well: until then the largest residuals decided
+and were widened by half, which covered every row. Sizes of residuals are now taken as exponentially
+distributed, with the mean of the other GPUs. Coverage and width below are therefore no independent
+test of that form, only of its one number.
+
 The rows were measured in true float32: the authors' program turns TF32 off for convolutions, torch
 leaves it off for products, and the A100's times say the same (15 TFLOP/s where TF32 would allow
 156). Two GPUs run far below their peak because of their power limit: a T4 may draw 70 W and

@@ -53,6 +53,24 @@ def test_nine_in_ten_new_steps_lie_in_their_interval() -> None:
         assert covered == pytest.approx(0.9, abs=0.04)
 
 
+def test_a_few_groups_give_an_interval_that_one_of_them_does_not_decide() -> None:
+    """Promise: as wide as the errors of four groups say; a fifth, five times as wrong, widens it
+    by less than half."""
+    rng = random.Random(3)
+    usual = [
+        Residual(f"gpu{i % 4}", "gpu", rng.choice((-1, 1)) * rng.expovariate(20))
+        for i in range(400)
+    ]
+    odd = [Residual("odd", "gpu", -rng.expovariate(4)) for _ in range(40)]
+    known, with_odd = (
+        Intervals.exponential(r).half_width("time", "gpu") for r in (usual, usual + odd)
+    )
+    assert known is not None and with_odd is not None
+    new = [rng.expovariate(20) for _ in range(4000)]
+    assert sum(size <= known for size in new) / len(new) == pytest.approx(0.9, abs=0.03)
+    assert known < with_odd < 1.5 * known
+
+
 def test_power_is_not_thought_to_exceed_its_limit() -> None:
     """Promise: a GPU holds its cap within 2%; below, and for time and energy, nothing changes."""
     known = Intervals.of(drawn(0.1, 50, 1))

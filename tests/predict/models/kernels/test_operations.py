@@ -7,9 +7,14 @@ import pytest
 
 from tests.predict.models.kernels.made import H200
 from wattloop.predict.models.kernels.constants import DEFAULTS, Values
-from wattloop.predict.models.kernels.kernel_cost import calculated_times, conv_dims
+from wattloop.predict.models.kernels.kernel_cost import (
+    calculated_times,
+    conv_dims,
+    small_picture_seconds,
+)
 from wattloop.predict.models.kernels.operation_table import OperationTable, class_of
-from wattloop.predict.workload import Operation, costs
+from wattloop.predict.models.kernels.step import of_operation
+from wattloop.predict.workload import Operation, Phase, costs
 
 VALUES = Values(DEFAULTS).with_changes({"stream.l2_use": 1.0})
 
@@ -117,3 +122,41 @@ def test_gradients_made_for_each_picture_are_written_and_read() -> None:
     assert many[0] > 8 * 1024 * 512 * 2048 / H200.memory_bytes_s
     assert few[0] < many[0] / 50
     assert seconds(gradient("bf16", 1024))[0] < many[0] / 50
+
+
+@pytest.mark.parametrize(
+    ("direction", "n", "channels", "side", "measured_s"),
+    [
+        ("data", 4096, 512, 4, 16.72e-3),
+        ("data", 4096, 512, 2, 16.66e-3),
+        ("data", 2048, 1024, 1, 32.82e-3),
+        ("data", 4096, 160, 1, 1.70e-3),
+        ("forward", 4096, 512, 4, 24.93e-3),
+        ("forward", 4096, 512, 2, 24.92e-3),
+        ("forward", 2048, 640, 4, 19.25e-3),
+    ],
+)
+def test_many_small_pictures_in_fp32_take_as_long_as_larger_ones(
+    direction: str, n: int, channels: int, side: int, measured_s: float
+) -> None:
+    """Microbenchmarks of an H200; a thousandth of the pictures is left to the formula."""
+    made = [
+        costs.conv(direction, count, channels, (side, side), channels, 3, padding=1, dtype=dtype)
+        for count, dtype in ((n, "fp32"), (4, "fp32"), (n, "tf32"))
+    ]
+    least, few, matrix_units = small_picture_seconds(OperationTable.of(made), H200)
+    assert least == pytest.approx(measured_s, rel=0.08)
+    assert few == matrix_units == 0
+
+
+def test_a_gradient_that_sorts_its_indices_waits_for_the_gpu() -> None:
+    """Measured on a host: 30 us for 2,048 rows, 130 to 340 us for 4,096 and more."""
+    values = Values(DEFAULTS)
+    asked_s = []
+    for kernels in (2, 10):
+        op = costs.embedding(
+            "backward", 16384, 64, 20_000, dtype="fp32", phase=Phase.BACKWARD, kernels=kernels
+        )
+        asked_s.append(sum(values.find(name) * n for name, n in of_operation(op).items()))
+    assert asked_s[0] < 40e-6
+    assert 130e-6 < asked_s[1] < 340e-6
