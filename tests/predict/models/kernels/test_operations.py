@@ -160,3 +160,18 @@ def test_a_gradient_that_sorts_its_indices_waits_for_the_gpu() -> None:
         asked_s.append(sum(values.find(name) * n for name, n in of_operation(op).items()))
     assert asked_s[0] < 40e-6
     assert 130e-6 < asked_s[1] < 340e-6
+
+
+def test_only_a_single_query_is_padded_to_less_than_a_block() -> None:
+    """Short sequences cost as much as 128 queries, which microbenchmarks of 16 to 64 show."""
+    made = [
+        costs.attention(
+            "forward", 128, 32, 32, q_len, 4096, 64,
+            causal=False, masked=True, dtype="bf16", algorithm="efficient",
+        )
+        for q_len in (1, 16, 64, 128)
+    ]  # fmt: skip
+    one, few, half, full = seconds(*made)
+    assert one < 0.8 * full
+    assert few == pytest.approx(full, rel=0.05)
+    assert half == pytest.approx(full, rel=0.05)

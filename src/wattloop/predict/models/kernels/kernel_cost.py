@@ -186,8 +186,11 @@ def _peak(gpu: Gpu, dtype: str) -> float:
 
 BLOCK = 128.0
 """Queries (forward) or keys (backward) that one multiprocessor works on at a time."""
-SHORT_BLOCK = 64.0
-"""The same where there are no more: one query on a cache of keys, or a window."""
+SINGLE_BLOCK = 64.0
+"""The same for one query on a cache, chosen on decode steps (benchmarks/predict_generation.py).
+
+Microbenchmarks have no single queries. Those of 16 to 64 queries agree with `BLOCK`.
+"""
 
 
 def attention_times(table: OperationTable, rows: Rows, values: Values, gpu: Gpu) -> Floats:
@@ -195,7 +198,7 @@ def attention_times(table: OperationTable, rows: Rows, values: Values, gpu: Gpu)
     backward = table.directions[rows] == "backward"
     queries, keys = table.detail(rows, "q_len"), table.detail(rows, "kv_len")
     length = np.where(backward, keys, queries)
-    block = np.where(length <= SHORT_BLOCK, SHORT_BLOCK, BLOCK)
+    block = np.where(~backward & (queries == 1), SINGLE_BLOCK, BLOCK)
     blocks = table.detail(rows, "batch") * table.detail(rows, "heads") * np.ceil(length / block)
     waves = np.ceil(blocks / gpu.sms)
     # A padded block costs as much as a full one.
