@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from wattloop.core.errors import RunSenseless, StoreError, WattloopError
 from wattloop.fleet.nodes import write_nodes
 from wattloop.measure.recovery import finalize_orphaned_run
-from wattloop.schedule.estimates.oracle_service import OracleService
 from wattloop.serve.state import AppState
+from wattloop.store.experiments import list_experiments
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.retention import apply_retention
 
@@ -121,18 +121,22 @@ async def wait_imported(state: AppState, run_ids: Sequence[str]) -> dict[str, bo
     return found
 
 
-def warm_up(oracle: OracleService | None = None) -> threading.Thread:
-    """Load them in the background, so that the first search page need not wait for scikit-learn.
+def warm_up(state: AppState) -> threading.Thread:
+    """Load in the background what the first readers would wait for.
 
-    Args:
-        oracle: loaded first: users who submit a job wait for it.
+    The oracle first: users who submit a job wait for it. Libraries of analyses only where there is
+    a search: they take 250 MB.
     """
 
     def load() -> None:
-        if oracle is not None:
-            with suppress(WattloopError):  # the next query reports the error
-                oracle.warm_up()
-        _load()
+        from wattloop.serve.pages.assets import vega_text  # the pages import this module
+
+        with suppress(WattloopError):  # the next query reports the error
+            state.oracle.warm_up()
+        with suppress(WattloopError):  # pages that need what is not installed say so themselves
+            vega_text()
+        if list_experiments(state.store, "search"):
+            _load()
         # libraries stay: Python's collector need not look at them every few answers
         gc.collect()
         gc.freeze()
@@ -143,13 +147,10 @@ def warm_up(oracle: OracleService | None = None) -> threading.Thread:
 
 
 def _load() -> None:
-    with suppress(ImportError):  # pages that need what is not installed say so themselves
+    with suppress(ImportError):
         import sklearn.cluster
         import sklearn.decomposition
         import sklearn.metrics
         import statsmodels.api
 
-        from wattloop.serve.pages.assets import vega_text
-
-        vega_text()
         del sklearn, statsmodels

@@ -87,7 +87,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
         # the server listens: readers of this file may connect
         write_json(_whereabouts(dashboard.state.wattloop.store.where, host, at), json_file)
         say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
-        warm_up(dashboard.state.wattloop.oracle)
+        warm_up(dashboard.state.wattloop)
         # the thread that packs runs hands over sooner: each answer waits for it several times
         sys.setswitchinterval(0.0005)
         uvicorn.Server(server_config(dashboard)).run(sockets=[place])

@@ -1,14 +1,22 @@
 """Style sheet and scripts, all served from this machine."""
 
 import json
+import subprocess
+import sys
 from functools import lru_cache
+from importlib.metadata import version
 
 from fastapi import APIRouter
 from fastapi.responses import Response
 
+from wattloop.core.cache import FileCache
+from wattloop.core.errors import ConfigError
+from wattloop.core.files import cache_folder
 from wattloop.report.figures.chart import CONFIG, DARK, PALETTE
+from wattloop.report.figures.render import needs_libraries
 from wattloop.report.html import style_sheet
 from wattloop.serve.state import static_text
+from wattloop.version import __version__
 
 router = APIRouter(prefix="/static")
 KEEP = {"Cache-Control": "public, max-age=3600"}
@@ -43,7 +51,28 @@ def vega() -> Response:
 
 @lru_cache(maxsize=1)
 def vega_text() -> str:
-    """Return the Vega scripts; some megabytes, read once."""
-    from wattloop.report.figures.render import vega_bundle
+    """Return the Vega scripts; some megabytes, made once for each version of what brings them.
 
-    return vega_bundle()
+    They are made in a child process: the JavaScript engine that does it would stay in memory.
+
+    Raises:
+        ConfigError: what draws charts is not installed.
+    """
+    needs_libraries()
+    files = FileCache(
+        cache_folder("vega"), suffix=".js", most=2, load=bytes.decode, dump=str.encode
+    )
+    return files.get([version("vl-convert-python"), __version__], _made_in_child)
+
+
+def _made_in_child() -> str:
+    script = (
+        "import sys; from wattloop.report.figures.render import vega_bundle; "
+        "sys.stdout.buffer.write(vega_bundle().encode())"
+    )
+    # -P: a file json.py in the current folder is not imported
+    found = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, check=False)
+    if found.returncode:
+        said = found.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise ConfigError(f"the scripts that draw charts could not be made: {' '.join(said)}")
+    return found.stdout.decode()
