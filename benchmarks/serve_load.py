@@ -76,7 +76,11 @@ def pages(store: Path) -> dict[str, list[str]]:
     """Name -> addresses that are asked in turn."""
     search = search_of(store)
     return {
-        "Jobs": ["/", "/?page=7", "/?sort=energy", "/?project=project-03", "/?text=train-001"],
+        "Overview": ["/", "/?by=user"],
+        "Runs": [
+            *("/jobs", "/jobs?page=7", "/jobs?sort=energy", "/jobs?project=project-03"),
+            "/jobs?text=train-001",
+        ],
         "Run": [f"/runs/20260101-{n:06}-{n:06x}" for n in range(50, 55)],
         "Run of a day": [f"/runs/{DAY_RUN}"],
         "Compare": ["/compare?run=20260101-000051-000033&run=20260101-000052-000034"],

@@ -6,6 +6,7 @@ the others are copies of them under other names, clusters and dates. One of them
 
 import math
 import random
+import time
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,13 +32,14 @@ DAY_SAMPLES = 864_000
 TEMPLATES = 40
 AT_ONCE = 250
 TRIALS = 2_000
-BEGUN_WALL_S = 1_767_225_600.0
+BEGUN_WALL_S = time.time() - 36 * 86_400
+"""The overview sums up two months: all runs are in them."""
 
 
 def filled(path: Path, runs: int, samples: int) -> None:
     """Make the store, unless it is there with as many runs; `samples` over all runs and domains."""
     done = path.with_name(f"{path.name}.done")
-    wanted = f"{runs} {samples} {TRIALS}"
+    wanted = f"{runs} {samples} {TRIALS} of {time.strftime('%Y-%m')}"
     if done.exists() and done.read_text() == wanted:
         return
     for old in path.parent.glob(f"{path.name}*"):
@@ -143,7 +145,7 @@ def _copy(original: RunRecord, number: int) -> RunRecord:
         name=f"train-{number:05}",
         status=RunStatus.FINISHED if number % 20 else RunStatus.DIED,
         host=f"node{number % 40:02}",
-        started_wall_s=BEGUN_WALL_S + 600.0 * number,
+        started_wall_s=BEGUN_WALL_S + 300.0 * number,
         tags=_tags(number),
         result=original.result._replace(domains=domains),
     )

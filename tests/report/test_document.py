@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -82,26 +83,42 @@ def wide_document(columns: int) -> Document:
 
 
 @pytest.mark.parametrize("columns", [2, 8, 20])
-def test_wide_tables_are_typeset_below_each_other(columns, tmp_path) -> None:
+def test_wide_tables_are_typeset_below_each_other(columns: int, tmp_path: Path) -> None:
     """No column is printed over another: what does not fit follows, with the first column again."""
+    found = words_of(wide_document(columns), tmp_path)
+    assert found.count(">1,234.5<") == 2 * columns
+
+
+def test_words_without_a_space_are_broken_instead_of_covering_others(tmp_path: Path) -> None:
+    """Paths, identifiers and hashes in columns, facts and notes."""
+    long = "/scratch/users/ada/experiments/" + "unbroken" * 12
+    rows = ((long, "a" * 90, "1.0"), ("short", "b", "2.0"))
+    table = Table.of(("where", "hash", "value"), rows, "long", (2,))
+    facts = Facts((Fact("folder", long), Fact("other", "x")))
+    parts = (table, facts, Note(long), Paragraph(long))
+    words_of(Document("t", "s", (Section("h", parts),), 0.0, "0"), tmp_path)
+
+
+def words_of(document: Document, folder: Path) -> str:
+    """Words of its PDF with their places, none beyond the margin or over another."""
     pytest.importorskip("typst", reason="typst is not installed")
     pdftotext = shutil.which("pdftotext")
     if pdftotext is None:
         pytest.skip("pdftotext of poppler-utils is not installed")
-    (tmp_path / "wide.pdf").write_bytes(document_pdf(wide_document(columns)))
-    words = [pdftotext, "-bbox", str(tmp_path / "wide.pdf"), "-"]
+    (folder / "wide.pdf").write_bytes(document_pdf(document))
+    words = [pdftotext, "-bbox", str(folder / "wide.pdf"), "-"]
     found = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     boxes = [
         tuple(map(float, re.findall(r'(?:xMin|yMin|xMax|yMax)="([\d.]+)"', line)))
         for line in found.splitlines()
         if "<word" in line
     ]
-    assert found.count(">1,234.5<") == 2 * columns
     for number, (left, top, right, bottom) in enumerate(boxes):
         assert right < 595 - 50, "beyond the margin of the page"
         for x0, y0, x1, y1 in boxes[:number]:
             apart = right <= x0 + 0.5 or x1 <= left + 0.5 or bottom <= y0 + 2 or y1 <= top + 2
             assert apart, "printed over another word"
+    return found
 
 
 def test_a_page_without_charts_needs_no_scripts() -> None:

@@ -128,8 +128,8 @@ def test_wide_figures_take_both_columns_of_the_page(tmp_path: Path) -> None:
     charts = sweep_figures(result_of(*made_sweep()))
     charts["wide"] = {**charts["edp"], "width": 800}
     page = page_of(charts, title="t")
-    assert '<figure id="chart-wide" class=wide>' in page
-    assert '<figure id="chart-edp"></figure>' in page
+    assert '<figure class="wide"><div class=chart id="chart-wide">' in page
+    assert '<figure><div class=chart id="chart-edp"></div></figure>' in page
     writable_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").touch()

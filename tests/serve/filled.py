@@ -49,7 +49,8 @@ class Filled:
     def pages(self) -> dict[str, str]:
         """What a page is called -> its address."""
         return {
-            "jobs": "/",
+            "overview": "/",
+            "jobs": "/jobs",
             "nodes": "/nodes",
             "run": f"/runs/{RUN}",
             "live": f"/runs/{LIVE}",

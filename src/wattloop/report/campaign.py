@@ -8,7 +8,7 @@ from typing import Any
 from wattloop.analyze.intervals import Estimate
 from wattloop.core.table import Table
 from wattloop.report.document import Block, Chart, Document, Note, Paragraph, Section
-from wattloop.report.figures.campaign import goal_figures, trade_off_figure
+from wattloop.report.figures.campaign import budget_figure, goal_figures, trade_off_figure
 from wattloop.schedule.campaigns.store import known_outcomes
 from wattloop.schedule.campaigns.summary import Summary, by_variant, per_cell, summary_of
 from wattloop.schedule.metrics.metrics import Difference
@@ -201,7 +201,7 @@ def report_of_campaign(store: Store, experiment: Experiment) -> Document:
     rows = [row for row in per_cell(outcomes) if row.get("error") is None]
     for variant, found in by_variant(outcomes).items():
         own = [row for row in rows if row.get("variant", "") == variant]
-        blocks = _variant(summary_of(found), own, said, budget=scenario.get("budget") is not None)
+        blocks = _variant(summary_of(found), own, said, budgets_w=_budgets_w(scenario))
         sections.append(Section(variant or "Policies", tuple(blocks)))
     if not outcomes:
         sections.append(Section("Policies", (Paragraph("No simulation has ended yet."),)))
@@ -214,19 +214,32 @@ def report_of_campaign(store: Store, experiment: Experiment) -> Document:
     )
 
 
+def _budgets_w(scenario: Mapping[str, Any]) -> list[float]:
+    """Return the values of the power budget; empty without one."""
+    budget = scenario.get("budget")
+    values = budget.get("values") if isinstance(budget, Mapping) else None
+    return [float(w) for w in values or () if isinstance(w, int | float) and w > 0]
+
+
 def _variant(
-    summary: Summary, rows: list[dict[str, Any]], said: str, *, budget: bool
+    summary: Summary, rows: list[dict[str, Any]], said: str, *, budgets_w: list[float]
 ) -> list[Block]:
     seeds = len(summary.seeds)
     title = f"Mean ± sd of {seeds} seeds; * best" if seeds > 1 else "One seed: no deviation"
-    blocks: list[Block] = [policy_table(summary, title, budget=budget)]
-    differences = difference_table(summary, budget=budget)
+    tables: list[Block] = [policy_table(summary, title, budget=bool(budgets_w))]
+    differences = difference_table(summary, budget=bool(budgets_w))
     if differences is not None:
-        blocks.append(differences)
+        tables.append(differences)
     # names of charts are places on the page: one variant's must differ from another's
     end = (
         "".join(c if c.isalnum() else "-" for c in str(rows[0].get("variant", ""))) if rows else ""
     )
+    blocks: list[Block] = []
+    if budgets_w and rows:
+        # what such a scenario is about comes first
+        power = budget_figure(rows, budgets_w, said)
+        blocks.append(Chart(f"budget{end}", power, "Mean and peak power against the budget"))
+    blocks += tables
     if rows:
         chart = trade_off_figure(rows, said)
         blocks.append(Chart(f"trade-off{end}", chart, "Jobs per hour against energy, by policy"))

@@ -17,7 +17,7 @@ from wattloop.report.document import (
     Paragraph,
     Section,
 )
-from wattloop.report.figures.render import drawing_scripts
+from wattloop.report.figures.render import drawing_scripts, is_wide, style_sheet
 
 _e = html.escape
 LONG = 40
@@ -66,12 +66,6 @@ def document_html(document: Document) -> str:
 def block_html(block: Block) -> str:
     """Render one part of a page; charts are empty figures that a script fills by name."""
     return _BLOCKS[type(block)](block)
-
-
-def style_sheet() -> str:
-    from importlib import resources
-
-    return resources.files("wattloop.report").joinpath("report.css").read_text("utf-8")
 
 
 def _section(section: Section) -> str:
@@ -141,8 +135,8 @@ def _table(block: Table) -> str:
 
 def _chart(block: Chart) -> str:
     return (
-        f'<figure><div class="chart" id="chart-{_e(block.name)}" role="group" '
-        f'aria-label="{_e(block.alternative)}"></div></figure>'
+        f'<figure{is_wide(block.chart)}><div class="chart" id="chart-{_e(block.name)}" '
+        f'role="group" aria-label="{_e(block.alternative)}"></div></figure>'
     )
 
 

@@ -1,6 +1,7 @@
 """Reports as PDF, typeset by Typst with the layout `report.typ`."""
 
 import json
+import re
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -73,13 +74,13 @@ def _block(block: Block, folder: Path) -> dict[str, Any]:
 
 
 def _paragraph(block: Paragraph, _: Path) -> dict[str, Any]:
-    return {"kind": "paragraph", "text": block.text}
+    return {"kind": "paragraph", "text": _breakable(block.text)}
 
 
 def _note(block: Note, _: Path) -> dict[str, Any]:
     return {
         "kind": "note",
-        "text": block.text,
+        "text": _breakable(block.text),
         "tone": block.tone,
         "title": block.title,
         "command": block.command,
@@ -88,7 +89,10 @@ def _note(block: Note, _: Path) -> dict[str, Any]:
 
 
 def _facts(block: Facts, _: Path) -> dict[str, Any]:
-    facts = [{"label": f.label, "value": f.value, "note": f.note} for f in block.facts]
+    facts = [
+        {"label": f.label, "value": _breakable(f.value), "note": _breakable(f.note)}
+        for f in block.facts
+    ]
     return {"kind": "facts", "facts": facts}
 
 
@@ -100,11 +104,26 @@ def _badges(block: Badges, _: Path) -> dict[str, Any]:
     return {"kind": "badges", "badges": badges}
 
 
+LONGEST_WORD = 24
+"""Longer words without a space may be broken: in a narrow column they would cover the next one."""
+
+
+def _breakable(text: str) -> str:
+    """Return a text whose long words may be broken, after a sign or else anywhere."""
+    return re.sub(rf"\S{{{LONGEST_WORD},}}", lambda found: _broken(found[0]), text)
+
+
+def _broken(word: str) -> str:
+    parts = re.findall(r"[^/_.,:;=-]+[/_.,:;=-]*|[/_.,:;=-]+", word)
+    pieces = [part[at : at + 12] for part in parts for at in range(0, len(part), 12)]
+    return "\u200b".join(pieces)
+
+
 def _table(block: Table, _: Path) -> dict[str, Any]:
     return {
         "kind": "table",
-        "columns": list(block.headers),
-        "rows": [list(texts) for texts in block.texts()],
+        "columns": [_breakable(header) for header in block.headers],
+        "rows": [[_breakable(text) for text in texts] for texts in block.texts()],
         "caption": block.title,
         "numbers": [n for n, column in enumerate(block.columns) if column.is_number],
         "notes": list(block.notes),
@@ -124,8 +143,6 @@ def _chart(block: Chart, folder: Path) -> dict[str, Any]:
 
 
 def _width_px(svg: bytes) -> float:
-    import re
-
     found = re.search(rb'<svg[^>]*? width="([\d.]+)', svg)
     return float(found.group(1)) if found else PAGE_PT
 

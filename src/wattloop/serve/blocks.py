@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from wattloop.report.document import Block, Chart, Document
 from wattloop.report.figures.chart import chart_parts
+from wattloop.report.figures.render import is_wide
 from wattloop.report.html import block_html
 
 
@@ -41,7 +42,7 @@ def _chart(block: Chart, written: set[str]) -> Iterator[str]:
             yield _data(table, table.text)
     name = escape(block.name)
     yield (
-        f'<figure><div class="chart" data-chart="spec-{name}" role="group" '
+        f'<figure{is_wide(block.chart)}><div class="chart" data-chart="spec-{name}" role="group" '
         f'aria-label="{escape(block.alternative)}"></div></figure>'
     )
     yield _data(f"spec-{name}", json.dumps(spec))

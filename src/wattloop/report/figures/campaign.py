@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wattloop.report.figures.chart import (
+    BEST,
     GREY,
     HEIGHT,
     PALETTE,
@@ -136,6 +137,39 @@ def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = No
     color = channel("policy:N", None, sort=order, scale=in_turn(order), legend=legend)
     chart = layers(*parts, rows=data, size=TRADE_OFF_PX, color=color)
     return styled(chart, "Throughput against energy", f"mean ± sd over seeds; {said}")
+
+
+def budget_figure(rows: Sequence[Row], budgets_w: Sequence[float], said: str) -> Spec:
+    """Draw mean and peak power of each policy against the lowest and the highest budget."""
+    titles = {"mean_power_w": "mean", "peak_power_w": "peak"}
+    data = [
+        {"policy": row["policy"], "of": title, "kw": row[name] / 1_000}
+        for row in _means(rows, tuple(titles), None)
+        for name, title in titles.items()
+        if row.get(name) is not None
+    ]
+    order = list(dict.fromkeys(row["policy"] for row in data))
+    edges = sorted({min(budgets_w), max(budgets_w)})
+    lines = [
+        {
+            "kw": w / 1_000,
+            "what": f"budget{'' if len(edges) == 1 else ', lowest' if n == 0 else ', highest'}",
+        }
+        for n, w in enumerate(edges)
+    ]
+    bars = mark(
+        "bar",
+        rows=data,
+        x=channel("policy:N", None, sort=order, axis={"labelAngle": -35}),
+        xOffset=channel("of:N", sort=list(titles.values())),
+        y=channel("kw:Q", "Power of the cluster (kW)"),
+        color=colour("of", [*titles.values()]),
+    )
+    limit = mark("rule", {"strokeDash": [6, 4], "color": BEST}, rows=lines, y="kw:Q")
+    words = {"align": "left", "dx": 4, "dy": -6, "x": 0, "fontSize": 11, "color": BEST}
+    named = mark("text", words, rows=lines, y="kw:Q", text="what:N")
+    chart = layers(bars, limit, named, size=(max(WIDTH, 2 * BAR_PX * len(order)), HEIGHT))
+    return styled(chart, "Power against the budget", f"mean over seeds; {said}")
 
 
 def miss_figure(rows: Sequence[Row], said: str) -> Spec:

@@ -6,15 +6,24 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
-from wattloop.report.figures.chart import Spec, chart_parts, spec_of, with_hint
+from wattloop.report.figures.chart import (
+    CONFIG,
+    DARK,
+    PALETTE,
+    Spec,
+    chart_parts,
+    spec_of,
+    with_hint,
+)
 
 PNG_SCALE = 2.0
-COLUMN_PX = 500
+COLUMN_PX = 700
 """Charts that are wider take both columns of the page."""
 FORMATS = (".svg", ".png", ".html")
 REMEDY = "pip install 'wattloop[figures]'"
@@ -103,12 +112,22 @@ def image_of(chart: Spec, kind: str) -> bytes:
 def page_of(charts: Mapping[str, Spec], *, title: str, notes: Sequence[str] = ()) -> str:
     """Return a page that contains everything it needs."""
     figures = "\n".join(
-        f'<figure id="chart-{name}"{_wide(chart)}></figure>' for name, chart in charts.items()
+        f'<figure{is_wide(chart)}><div class=chart id="chart-{name}"></div></figure>'
+        for name, chart in charts.items()
     )
     said = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
     return PAGE.format(
-        title=html.escape(title), notes=said, figures=figures, scripts=drawing_scripts(charts)
+        style=style_sheet(),
+        title=html.escape(title),
+        notes=said,
+        figures=figures,
+        scripts=drawing_scripts(charts),
     )
+
+
+def style_sheet() -> str:
+    """Return the style of reports and pages."""
+    return resources.files("wattloop.report").joinpath("report.css").read_text("utf-8")
 
 
 def drawing_scripts(charts: Mapping[str, Spec], renderer: str = "canvas") -> str:
@@ -128,10 +147,18 @@ def drawing_scripts(charts: Mapping[str, Spec], renderer: str = "canvas") -> str
     }
     return SCRIPTS.format(
         bundle=vega_bundle(),
+        theme=theme_script(),
         specs=_in_script(json.dumps(specs)),
         tables=_in_script("{" + data + "}"),
         settings=json.dumps(settings),
     )
+
+
+def theme_script() -> str:
+    """Return the script that gives charts the colours and the width of their page."""
+    theme = json.dumps({"palette": PALETTE, "config": CONFIG, "dark": DARK})
+    shared = resources.files("wattloop.report").joinpath("charts.js").read_text("utf-8")
+    return f"const THEME = {theme};\n{shared}"
 
 
 def _in_script(text: str) -> str:
@@ -139,8 +166,10 @@ def _in_script(text: str) -> str:
     return text.replace("</", "<\\/")
 
 
-def _wide(chart: Spec) -> str:
-    return " class=wide" if chart.get("width", 0) > COLUMN_PX else ""
+def is_wide(chart: Spec) -> str:
+    """Return the class of a figure that takes the whole width: several parts, or a wide one."""
+    is_single = "layer" in chart or "mark" in chart
+    return "" if is_single and chart.get("width", 0) <= COLUMN_PX else ' class="wide"'
 
 
 @lru_cache(maxsize=1)
@@ -169,13 +198,9 @@ PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-body {{ font-family: Helvetica, Arial, "Liberation Sans", sans-serif; color: #111827;
-  margin: 2rem auto; max-width: 80rem; padding: 0 1rem; }}
-h1 {{ font-size: 1.3rem; }}
-p {{ color: #4b5563; margin: 0.2rem 0; font-size: 0.9rem; }}
+{style}
 main {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(38rem, 100%), 1fr));
-  gap: 2rem; margin-top: 1.5rem; }}
-figure {{ margin: 0; overflow-x: auto; }}
+  gap: 1rem; margin-top: 1.5rem; }}
 .wide {{ grid-column: 1 / -1; }}
 </style>
 </head>
@@ -192,12 +217,19 @@ figure {{ margin: 0; overflow-x: auto; }}
 
 SCRIPTS = """<script>{bundle}</script>
 <script>
+{theme}
 const specs = {specs};
 const tables = {tables};
 const rowsOf = ({{columns, rows}}) =>
   rows.map((row) => Object.fromEntries(columns.map((name, n) => [name, row[n]])));
 for (const [name, spec] of Object.entries(specs)) {{
   for (const key in spec.datasets) {{ spec.datasets[key] ??= rowsOf(tables[key]); }}
-  vegaEmbed(document.getElementById("chart-" + name), spec, {settings});
 }}
+function draw() {{
+  for (const [name, spec] of Object.entries(specs)) {{
+    vegaEmbed(document.getElementById("chart-" + name), themed(fitted(spec)), {settings});
+  }}
+}}
+draw();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 </script>"""

@@ -1,6 +1,5 @@
 """Style sheet and scripts, all served from this machine."""
 
-import json
 import subprocess
 import sys
 from functools import lru_cache
@@ -12,9 +11,7 @@ from fastapi.responses import Response
 from wattloop.core.cache import FileCache
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import cache_folder
-from wattloop.report.figures.chart import CONFIG, DARK, PALETTE
-from wattloop.report.figures.render import needs_libraries
-from wattloop.report.html import style_sheet
+from wattloop.report.figures.render import needs_libraries, style_sheet, theme_script
 from wattloop.serve.state import static_text
 from wattloop.version import __version__
 
@@ -32,8 +29,7 @@ def style() -> Response:
 @router.get("/wattloop.js")
 def script() -> Response:
     """Serve the script that draws charts and switches between light and dark."""
-    theme = json.dumps({"palette": PALETTE, "config": CONFIG, "dark": DARK})
-    text = f"const THEME = {theme};\n{static_text('wattloop.js')}"
+    text = theme_script() + static_text("wattloop.js")
     return Response(text, media_type="text/javascript", headers=KEEP)
 
 

@@ -54,8 +54,9 @@ function curveSpec(answer, title = "Power (W)", height = 320) {
     scale: { domain: names, range: names.map((_, n) => THEME.palette[n % THEME.palette.length]) } };
   const x = { field: "t", type: "quantitative", title: isSmall ? null : "Time since the start (s)",
     scale: { nice: false } };
+  const format = answer.curves[0]?.unit === "fraction" ? ".0%" : "~s";
   const y = { type: "quantitative", title: isSmall ? null : title,
-    axis: isSmall ? { tickCount: 3, format: "~s" } : {} };
+    axis: isSmall ? { tickCount: 3, format } : {} };
   const curves = [{ data: { name: "power" }, mark: { type: "area", opacity: 0.15 },
     encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" }, color: colour } },
   { data: { name: "power" }, mark: { type: "line", strokeWidth: 1.5 },
@@ -70,7 +71,7 @@ function curveSpec(answer, title = "Power (W)", height = 320) {
     { data: { name: "cross" }, mark: { type: "rule", color: "#111827", strokeWidth: 1 },
       encoding: { x: { field: "t", type: "quantitative" } } }];
   return { width: "container", height, title: isSmall ? { text: title, fontSize: 12 } : undefined,
-    autosize: { type: "fit", contains: "padding" },
+    autosize: { type: "fit-x", contains: "padding" },
     datasets: { power: curveRows(answer), cross: [] }, layer: layers, config: THEME.config,
     resolve: { scale: { color: "independent" } } };
 }

@@ -1,13 +1,10 @@
-"use strict";
 // The switch between light and dark, charts that are given as definitions, commands to copy, live
 // runs of the overview, and lists: search as one types, hidden columns, ticked rows to compare.
-// THEME (before this) has the colours of all figures.
+// Before this come THEME, the colours of all figures, and charts.js, which reports have as well.
 
-const root = document.documentElement;
 const button = document.getElementById("theme");
 const remembered = (name) => { try { return localStorage.getItem(name); } catch (error) { return null; } };
 const remember = (name, value) => { try { localStorage.setItem(name, value); } catch (error) { /* not kept then */ } };
-const narrow = () => root.clientWidth < 640;
 
 // Charts are drawn again when the theme changes.
 const drawings = new Map();
@@ -27,37 +24,6 @@ button.addEventListener("click", () => {
 
 const embed = { actions: { export: true, source: false, compiled: false, editor: false },
   renderer: "svg", ast: true };
-
-// The colours of a definition are those of a light page.
-function themed(part) {
-  if (root.dataset.theme !== "dark") { return part; }
-  if (typeof part === "string") { return THEME.dark[part] ?? part; }
-  if (Array.isArray(part)) { return part.map(themed); }
-  if (part && typeof part === "object") {
-    return Object.fromEntries(Object.entries(part).map(([key, value]) =>
-      [key, key === "datasets" ? value : themed(value)]));
-  }
-  return part;
-}
-
-// A single chart is as wide as its place; parts that stand side by side stand below each other on a
-// phone; what is wider all the same is made smaller by the style sheet.
-function fitted(spec) {
-  const found = { ...spec };
-  if (found.mark || found.layer) {
-    if (typeof found.width === "number" || found.width === undefined) {
-      found.width = "container";
-      found.autosize = { type: "fit", contains: "padding", resize: true };
-    }
-    if (narrow()) { found.config = { ...found.config, legend: { ...found.config?.legend, orient: "bottom", columns: 2 } }; }
-  } else if (narrow() && found.hconcat) {
-    found.vconcat = found.hconcat;
-    delete found.hconcat;
-  } else if (narrow() && (found.facet || found.repeat || found.concat)) {
-    found.columns = 1;
-  }
-  return found;
-}
 
 // To a screen reader a chart is one picture with its meaning, not two thousand nameless points.
 async function drawn(place, spec) {
@@ -222,5 +188,5 @@ function tickRows() {
   }
 }
 
-function prepare() { hideColumns(); tickRows(); }
+function prepare() { hideColumns(); tickRows(); hintTables(); }
 prepare();
