@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -163,16 +164,15 @@ def add_sweep(store: Store, template: RunRecord, started_wall_s: float) -> None:
 @contextmanager
 def live_run(store: Path) -> Iterator[str]:
     """A run that is measured now: `wattloop run` on a virtual GPU."""
-    import subprocess
-
     environment = {
         **os.environ,
         "WATTLOOP_VIRTUAL_GPUS": "1",
         "WATTLOOP_VIRTUAL_STATE": str(store.parent / "virtual"),
         "WATTLOOP_STATE_DIR": str(store.parent / "state"),
         "WATTLOOP_STORE": str(store),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
-    work = [sys.executable, "-m", "wattloop.virtual.train", "--time-scale", "5", "--steps", "99999"]
+    work = ["python", "-m", "wattloop.virtual.train", "--time-scale", "5", "--steps", "99999"]
     command = [sys.executable, "-m", "wattloop.cli.main", "run", "--name", LIVE]
     command += ["--tag", "project=assistant", "--", *work]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
@@ -238,7 +238,7 @@ def main() -> None:
         if prefix == "after":
             photograph(browser, base, "dashboard-overview", dark=False, height=1_300)
             photograph(browser, base, "dashboard-overview-dark", dark=True, height=1_300)
-            photograph(browser, f"{base}/runs/{live}", "dashboard-live", dark=False)
+            photograph(browser, f"{base}/runs/{live}", "dashboard-live", dark=False, height=860)
             photograph(browser, simulated, "dashboard-campaign-dark", dark=True)
         browser.close()
 

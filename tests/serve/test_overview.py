@@ -1,5 +1,7 @@
 """Promises of the overview: each joule in its day, periods next to those before them."""
 
+import subprocess
+import sys
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -217,3 +219,34 @@ def test_days_begin_at_midnight_of_the_server(place: Path) -> None:
     add(place, 2, (midnight - timedelta(seconds=30)).timestamp(), result=empty._replace(end_s=0.0))
     answer = overview_answer(state_of(place), "project", NOON)
     assert (answer.periods[0].now.jobs, answer.periods[0].whole_before.jobs) == (1, 1)
+
+
+MEMORY = """
+import sys
+from fastapi.testclient import TestClient
+from wattloop.serve.app import create_app
+from wattloop.serve.maintenance import warm_up
+from wattloop.serve.options import ServeOptions
+
+app = create_app(ServeOptions(store=sys.argv[1]))
+warm_up(app.state.wattloop).join()
+with TestClient(app) as client:
+    for path in ("/", "/jobs", "/sweeps", "/nodes", "/static/vega.js", "/static/wattloop.js"):
+        assert client.get(path).status_code == 200, path
+status = open("/proc/self/status").read()
+print(status.split("VmHWM:")[1].split()[0])
+print(*(name for name in ("sklearn", "statsmodels", "torch", "vl_convert") if name in sys.modules))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says how much it is")
+def test_a_server_of_an_empty_store_is_small(place: Path) -> None:
+    """At most 150 MB after it is warm and its pages were opened: analyses load on demand."""
+    pytest.importorskip("vl_convert", reason="vl-convert, which brings Vega, is not installed")
+    found = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(place)], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    peak_kb, *loaded = found.stdout.split()
+    assert loaded == []
+    assert int(peak_kb) < 150_000

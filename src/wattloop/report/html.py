@@ -118,7 +118,8 @@ def _table(block: Table) -> str:
     def line(texts: Sequence[str], tag: str, scope: str = "") -> str:
         kinds = (' class="number"' if column.is_number else "" for column in block.columns)
         cells = (
-            f"<{tag}{kind}{scope}>{_e(text)}</{tag}>"
+            # a head without a text is a plain cell: there is nothing to read out
+            f"<{tag}{kind}{scope}>{_e(text)}</{tag}>" if text else f"<td{kind}></td>"
             for kind, text in zip(kinds, texts, strict=True)
         )
         return f"<tr>{''.join(cells)}</tr>"

@@ -129,10 +129,14 @@ def warm_up(state: AppState) -> threading.Thread:
     """
 
     def load() -> None:
-        from wattloop.serve.pages.assets import vega_text  # the pages import this module
+        # pages import this module
+        from wattloop.serve.pages.assets import vega_text
+        from wattloop.serve.pages.overview import overview_parts
 
         with suppress(WattloopError):  # the next query reports the error
             state.oracle.warm_up()
+        with suppress(WattloopError):
+            overview_parts(state)
         with suppress(WattloopError):  # pages that need what is not installed say so themselves
             vega_text()
         if list_experiments(state.store, "search"):

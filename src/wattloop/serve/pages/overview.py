@@ -4,8 +4,8 @@ import shlex
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
-from typing import Annotated, NamedTuple
+from datetime import datetime, timedelta
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request
@@ -29,7 +29,7 @@ from wattloop.report.document import Chart
 from wattloop.report.figures.power import daily_figure
 from wattloop.serve.api.jobs import JobListQuery
 from wattloop.serve.api.nodes import node_answers
-from wattloop.serve.api.overview import By, DayAnswer, overview_answer
+from wattloop.serve.api.overview import DAYS, By, DayAnswer, overview_answer
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.pages.jobs import listed_rows
 from wattloop.serve.state import AppState, State
@@ -78,22 +78,25 @@ def overview(request: Request, state: State, by: Annotated[By, Query()] = "proje
         kept = [(k, v) for k, v in request.query_params.multi_items() if k != "token"]
         return RedirectResponse(f"/jobs?{urlencode(kept)}", 307)
     state.tidy()
+    return state.page("overview.html", request, **overview_parts(state, by))
+
+
+def overview_parts(state: AppState, by: By = "project") -> dict[str, Any]:
+    """Return what the page shows; also called before the first reader comes."""
     answer = overview_answer(state, by)
     since = datetime.fromtimestamp(time.time() - LATELY_D * DAY_S).date().isoformat()
-    return state.page(
-        "overview.html",
-        request,
-        answer=answer,
-        chart=_chart(state, by, answer.days),
-        largest=state.answers.get(("largest", since), lambda: _largest(state)),
-        since=since,
-        lately_d=LATELY_D,
-        saved_d=SAVED_D,
-        saved=state.answers.get("savings", lambda: proven_saving(state)),
-        waiting=state.answers.get("waiting", lambda: _waiting(state)),
-        health=state.answers.get("health", lambda: _health(state)),
-        is_empty=not answer.live and not _has_jobs(state),
-    )
+    return {
+        "answer": answer,
+        "chart": _chart(state, by, answer.days),
+        "largest": state.answers.get(("largest", since), lambda: _largest(state)),
+        "since": since,
+        "lately_d": LATELY_D,
+        "saved_d": SAVED_D,
+        "saved": proven_saving(state),
+        "waiting": state.answers.get("waiting", lambda: _waiting(state)),
+        "health": state.answers.get("health", lambda: _health(state)),
+        "is_empty": not answer.live and not _has_jobs(state),
+    }
 
 
 def _has_jobs(state: AppState) -> bool:
@@ -103,10 +106,15 @@ def _has_jobs(state: AppState) -> bool:
 def _chart(state: AppState, by: By, days: Sequence[DayAnswer]) -> Markup:
     def make() -> Markup:
         rows = [(each.day, each.name, each.energy_j) for each in days]
+        if rows:  # days without any energy have their place, too
+            known, today = {day for day, _, _ in rows}, datetime.now().date()
+            last = [(today - timedelta(days=n)).isoformat() for n in range(DAYS)]
+            rows += [(day, rows[0][1], 0.0) for day in last if day not in known]
         words = f"Energy of each of the last 30 days by {by}"
         return blocks_html([Chart("days", daily_figure(rows, by), words)]) if rows else Markup("")
 
-    return state.cache.get(("days", by, tuple((d.day, d.name, d.energy_j) for d in days)), make)
+    known = tuple((each.day, each.name, each.energy_j) for each in days)
+    return state.cache.get(("days", by, datetime.now().date(), known), make)
 
 
 def _largest(state: AppState) -> list[dict[str, object]]:
@@ -135,7 +143,11 @@ def proven_saving(state: AppState) -> ProvenSaving | None:
 
 
 def _recent_savings(state: AppState) -> list[RunSaving]:
-    return read_savings(state.store, state.settings, time.time() - SAVED_D * DAY_S)
+    """Return runs with a saver; a thousand of them take a second to read."""
+    return state.answers.get(
+        "recent savings",
+        lambda: read_savings(state.store, state.settings, time.time() - SAVED_D * DAY_S),
+    )
 
 
 def _waiting(state: AppState) -> list[WaitingSaving]:
