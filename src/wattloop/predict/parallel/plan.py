@@ -28,7 +28,6 @@ DEFAULT_TOKENS = 4_194_304
 """Tokens of a step unless a global batch is given."""
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 CAP_STEPS = 12
-MOST_LAYOUTS = 4_000
 KEPT = 24
 """Layouts whose power limits are searched as well."""
 
@@ -203,9 +202,12 @@ def _check(question: PlanQuestion) -> None:
 
 
 def _batch(question: PlanQuestion) -> int:
-    """Return about 4 million tokens, as a multiple of the GPUs."""
+    """Return about 4 million tokens, as a multiple of as many GPUs as there are sequences for."""
     wanted = max(DEFAULT_TOKENS // question.seq, 1)
-    return max(round(wanted / question.gpus), 1) * question.gpus
+    unit = question.gpus
+    while unit > wanted and unit % 2 == 0:
+        unit //= 2
+    return max(round(wanted / unit), 1) * unit
 
 
 def _asked(
