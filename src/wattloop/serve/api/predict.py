@@ -114,6 +114,8 @@ def _question(name: str, query: PredictForm) -> tuple[str, dict[str, Any]]:
             **common,
             "gpus": query.gpus,
             "objective": query.objective,
+            "precision": query.precision,
+            "kernels": "eager" if query.compile == "none" else "fused",
             **({} if seq is None else {"seq": seq}),
         }
     return "forecast", {
