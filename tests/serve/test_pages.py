@@ -341,3 +341,19 @@ def test_savings_are_on_the_first_page_and_the_run_page(place: Path, client: Tes
     assert answer["groups"][0]["name"] == "ada"
     assert {run["run_id"] for run in answer["runs"]} == {"saved", "seen"}
     assert client.get("/api/v1/savings", params={"by": "cat"}).status_code == 422
+
+
+def test_a_run_leads_to_its_cost_on_another_gpu(place: Path, client: TestClient) -> None:
+    """With the model where the command or a tag names one that is known; how it was started."""
+    command = ["python", "my train.py", "--model", "bert-base-uncased"]
+    with open_store(place) as store:
+        insert_run(store, record(8, command=command, tags={"precision": "bf16"}, exit_code=3))
+    page = client.get("/runs/2026-008").text
+    assert "/predict?gpu=h100-sxm&amp;model=bert-base-uncased&amp;precision=bf16" in page
+    assert "python &#39;my train.py&#39; --model bert-base-uncased" in page
+    assert "<dt>Exit code</dt><dd>3</dd>" in page
+    assert "precision=bf16</span>" in page
+    assert (
+        "/predict?gpu=h100-sxm&#34;" in page
+        or '/predict?gpu=h100-sxm"' in client.get("/runs/2026-001").text
+    )

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
@@ -33,6 +34,7 @@ from wattloop.report.run import (
 )
 from wattloop.report.subject import notes_of
 from wattloop.serve.api.live import LiveRunAnswer, live_answers
+from wattloop.serve.api.predict import known_models
 from wattloop.serve.api.runs import compare_runs, find_any_run, run_advice, step_totals
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.state import AppState, State
@@ -80,6 +82,7 @@ def run(request: Request, state: State, run_id: str) -> HTMLResponse:
         environment=_environment(record),
         inside=[] if is_live else child_runs(state.store, record.run_id),
         experiment=_experiment(state, record),
+        predict=_predict_link(record),
         has_samples=any(series.kind != "signal" for series in series_of(record.feeds)),
         has_limits=any(
             one.get("tdp_w") for feed in record.feeds for one in feed.get("domains") or ()
@@ -139,6 +142,22 @@ def _experiment(state: AppState, record: RunRecord) -> Experiment | None:
             if record.tags.get(key):
                 return find_experiment(state.store, str(record.tags[key]))
     return None
+
+
+OTHER_GPU = "h100-sxm"
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+
+def _predict_link(record: RunRecord) -> str:
+    """Return the address of the prediction on another GPU, with the model if the run names it."""
+    words = [str(record.tags.get("model") or ""), *(record.command or [])]
+    named = {word.rpartition("=")[2].rpartition("/")[2].lower() for word in words}
+    model = next((name for name in known_models() if name.lower() in named), "")
+    asked = {"gpu": OTHER_GPU, "model": model, "precision": record.tags.get("precision")}
+    known = {name: value for name, value in asked.items() if value}
+    if known.get("precision") not in PRECISIONS:
+        known.pop("precision", None)
+    return f"/predict?{urlencode(known)}"
 
 
 OFFERED = 30
