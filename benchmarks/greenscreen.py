@@ -22,7 +22,7 @@ from wattloop.analyze.correlation import correlations
 from wattloop.analyze.findings import Findings
 from wattloop.analyze.ols import Regression, regression
 from wattloop.analyze.top import top_runs
-from wattloop.cli.commands.analyze.view import AnalysisOptions, read_source
+from wattloop.cli.commands.analyze.command import AnalysisOptions, read_source
 from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.store.database import open_store
 from wattloop.store.experiments import list_experiments

@@ -125,7 +125,7 @@ class RunList:
 
 
 def list_rows(store: Store, wanted: RunFilter, limit: int, *, folded: bool = False) -> RunList:
-    """Return the newest rows, running ones first; 0 is no limit."""
+    """Return the newest rows, running ones first; 0 sets no limit."""
     groups = list_trial_groups(store, wanted) if folded else []
     known = [group.experiment_id for group in groups]
     live = [
