@@ -34,9 +34,9 @@ from wattloop.schedule.estimates.job_estimator import WorkloadKey
 from wattloop.schedule.estimates.oracle_service import OracleService
 from wattloop.schedule.estimates.workload_estimates import traced_workload
 from wattloop.schedule.jobs.kind import JobKind
-from wattloop.serve.audit_log import Refusals
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.page_cache import PageCache
+from wattloop.serve.security import Refusals
 from wattloop.serve.worker import ImportQueue, Worker, WorkQueue, too_busy
 from wattloop.store.database import Store
 from wattloop.store.ingest.uploads import Ingest

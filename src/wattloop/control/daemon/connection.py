@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from wattloop.control.daemon.audit_log import AuditLog
+from wattloop.control.daemon.audit_log import AuditLog, Rate
 from wattloop.control.daemon.leases import ClientLease, LeaseTable
 from wattloop.control.daemon.protocol import (
     REQUEST_MOST_B,
@@ -20,7 +20,6 @@ from wattloop.control.daemon.protocol import (
     encode_error,
 )
 from wattloop.control.daemon.request_handler import RequestHandler
-from wattloop.control.daemon.request_rate import Rate
 from wattloop.core.errors import WattloopError
 
 

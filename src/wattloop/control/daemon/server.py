@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from wattloop.control.daemon.audit_log import AuditLog
+from wattloop.control.daemon.audit_log import AuditLog, Rate
 from wattloop.control.daemon.connection import Connection, hang_up
 from wattloop.control.daemon.leases import LeaseTable
 from wattloop.control.daemon.protocol import (
@@ -25,7 +25,6 @@ from wattloop.control.daemon.protocol import (
     trusted_path,
 )
 from wattloop.control.daemon.request_handler import RequestHandler
-from wattloop.control.daemon.request_rate import Rate
 from wattloop.control.daemon.rules import Rules, read_rules
 from wattloop.control.daemon.trusted_file import check_folder
 from wattloop.control.journal import state_directory
