@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.units import format_bytes
 from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.communication import GATHER_INTERFERENCE, INTERFERENCE
 from wattloop.predict.memory import CONTEXT_BYTES, FRAGMENTATION, RESERVED_SHARE
@@ -795,11 +794,3 @@ def predict_parallel(question: ParallelQuestion) -> ParallelForecast:
         ConfigError: a part of the question is wrong; the message names it and the remedy.
     """
     return ParallelModel(gpu_named(question.gpu)).forecast(question)
-
-
-def format_memory(forecast: ParallelForecast) -> str:
-    """Return what one GPU needs and has, in words."""
-    needed, has = format_bytes(forecast.memory_bytes), format_bytes(forecast.available_bytes)
-    if forecast.fits:
-        return f"{needed} of {has}"
-    return f"does not fit: needs {needed} of {has}"
