@@ -83,8 +83,8 @@ def main() -> None:
     )
 
 
-TEXT = """The thesis ([sources](../sources.md)) finds that Zeus uses 10.5% less energy than Pollux at
-equal throughput. On the scenario of
+TEXT = """The thesis ([sources](../sources.md)) finds that Zeus uses 10.5% less energy than Pollux
+at equal throughput. On the scenario of
 [ADR 0031](../adr/0031-the-thesis-scenario-with-its-gaps-filled.md), whose exchange of gradients is
 as fast as NVLink allows, both choose 8 GPUs and the difference is next to zero. With 10.5 ms per
 hop at 80% of TDP, fitted on seeds 0 to 9, the published figures come out. So the result of the

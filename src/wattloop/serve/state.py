@@ -1,6 +1,8 @@
 """State of the server that pages share: store, templates, caches, workers."""
 
+import logging
 import math
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +14,7 @@ from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from wattloop.core.cache import ComputedCache, StaleWhileRevalidateCache
+from wattloop.core.cache import ComputedCache, LruCache, StaleWhileRevalidateCache
 from wattloop.core.errors import StoreLocked, StoreUnwritable
 from wattloop.core.settings import load_settings
 from wattloop.core.units import (
@@ -23,6 +25,7 @@ from wattloop.core.units import (
     wh_from_joules,
 )
 from wattloop.fleet.nodes import NodeTable
+from wattloop.fleet.tokens import Caller
 from wattloop.measure.live import FollowedJournals
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.predict.workload.files import workload_from
@@ -36,12 +39,50 @@ from wattloop.schedule.estimates.workload_estimates import traced_workload
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.page_cache import PageCache
-from wattloop.serve.security import Refusals
 from wattloop.serve.worker import ImportQueue, Worker, WorkQueue, too_busy
 from wattloop.store.database import Store
 from wattloop.store.ingest.uploads import Ingest
 from wattloop.store.journal_import import import_orphaned
 from wattloop.version import __version__
+
+# Log of refused requests: caller, request and reason; floods are counted, not written.
+
+EVERY_S = 10.0
+MOST_KINDS = 1_000
+LONGEST = 200
+_log = logging.getLogger("wattloop.refusals")
+
+
+class Refusals:
+    """Recorder of refusals; one line per kind and caller every ten seconds, with the count."""
+
+    def __init__(self, book: NodeTable) -> None:
+        self._book = book
+        self._guard = threading.Lock()
+        self._last: LruCache[tuple[str, str], tuple[float, int]] = LruCache(MOST_KINDS)
+        self.count = 0
+        """All of them since the server started."""
+
+    def note(self, caller: Caller, address: str, what: str, why: str) -> None:
+        what, why = _line(what), _line(why)
+        if caller.node:
+            self._book.record_refusal(caller.node, f"{what}: {why}")
+        now_s = time.monotonic()
+        with self._guard:
+            self.count += 1
+            key = (str(caller) + address, why[:40])
+            last_s, unsaid = self._last.get(key) or (-EVERY_S, 0)
+            is_due = now_s - last_s >= EVERY_S
+            self._last.put(key, (now_s, 0) if is_due else (last_s, unsaid + 1))
+        if is_due:
+            more = f" ({unsaid} more like it before)" if unsaid else ""
+            _log.warning("refused %s from %s: %s: %s%s", caller, address, what, why, more)
+
+
+def _line(text: str) -> str:
+    """Format text of callers as one line of a log."""
+    return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST]
+
 
 NAVIGATION = (
     ("/", "Overview"),
