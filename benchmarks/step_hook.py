@@ -78,6 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--note", default="", help="a sentence below the table of the page")
     options = parser.parse_args()
     on_gpu = _has_gpu()
     rows = [start_up("without a framework", "pass", 30, 5.0)]
@@ -88,7 +89,7 @@ def main() -> None:
     text = "\n".join([head, "|---|---|---|---|---|---|", *rows])
     print(text)
     if options.page:
-        PAGE.write_text(page(text, options.pairs, on_gpu), "utf-8")
+        PAGE.write_text(page(text, options.pairs, on_gpu, options.note), "utf-8")
 
 
 def start_up(name: str, code: str, pairs: int, limit_ms: float) -> str:
@@ -152,14 +153,14 @@ def _in_turn(plain: Callable[[], T], hooked: Callable[[], T], *, swap: bool) -> 
     return plain(), hooked()
 
 
-def page(text: str, pairs: int, on_gpu: bool) -> str:
+def page(text: str, pairs: int, on_gpu: bool, note: str) -> str:
     return (
         "# What the step hook costs a program\n\n"
         f"Medians of {pairs} alternating pairs of runs (30 for the program without a framework; "
         "differences are medians within pairs; of `import torch` the hook's own time inside it) on "
         f"{_gpu_name() if on_gpu else platform.machine() + ' without a GPU'}. Start-up is "
         "processor time. Written by `python benchmarks/step_hook.py --page`.\n\n"
-        f"{text}\n"
+        f"{text}\n" + (f"\n{note}\n" if note else "")
     )
 
 

@@ -688,9 +688,9 @@ PROGRAMS = (
         stand_ins=("metrics",),
     ),
     Program(
-        "Keras on torch (demo_functional)",
+        "Keras on torch (demo_subclass)",
         "keras",
-        ("{repo}/examples/demo_functional.py",),
+        ("{repo}/examples/demo_subclass.py",),
         keras_batches,
         needs=("keras", "torch"),
         environment={"KERAS_BACKEND": "torch"},

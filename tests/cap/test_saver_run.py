@@ -23,7 +23,7 @@ from tests.support.saved_runs import (
 )
 from tests.support.virtual_caps import settle
 from wattloop.cap.job_leader import BEAT_S, LEASE_S, JobFollower, JobLeader, _torchrun_nodes
-from wattloop.cap.learned import ProgramKey, read_learned, write_learned
+from wattloop.cap.saver_run import ProgramKey, read_learned, write_learned
 from wattloop.cap.saving import (
     LearnedSetting,
     SavingResult,

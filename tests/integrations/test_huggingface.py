@@ -1,8 +1,6 @@
-import importlib
 import json
 import os
 import sqlite3
-import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integrations.conftest import Machine
+from tests.integrations.test_loggers import wandb_rows
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
@@ -184,6 +183,7 @@ def test_a_tracker_of_the_trainer_gets_steps_epochs_and_totals(
         module.Task.current_task().close()
     if tracker == "wandb":
         module.finish()
+        module.teardown()  # writes its file to the end
     if tracker == "comet_ml":
         module.get_running_experiment().end()
     found = {
@@ -207,31 +207,14 @@ Found = dict[str, list[tuple[int | None, float]]]
 
 
 def read_wandb(folder: Path) -> Found:
-    """Records of W&B's file: LevelDB's log format after a head of seven bytes."""
-    records = importlib.import_module("wandb.proto.wandb_internal_pb2")
-    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-    data, position, part = path.read_bytes(), 7, b""
     found: Found = {}
-    while position < len(data):
-        if (left := 32_768 - position % 32_768) < 7:
-            position += left
-            continue
-        size, kind = struct.unpack("<HB", data[position + 4 : position + 7])
-        part = (b"" if kind <= 2 else part) + data[position + 7 : position + 7 + size]
-        position += 7 + size
-        if kind not in (1, 4):
-            continue
-        record = records.Record.FromString(part)
-        row = {i.key or "/".join(i.nested_key): i.value_json for i in record.history.item}
-        numbers = {name: json.loads(value) for name, value in row.items()}
-        step = numbers.get("energy/step", numbers.get("energy/epoch"))
-        for name, value in numbers.items():
-            found.setdefault(name, []).append((step, value))
-        for item in record.summary.update:
-            name = item.key or "/".join(item.nested_key)
-            if name.startswith("energy/total"):
-                found[name] = [(None, json.loads(item.value_json))]
-    return found
+    rows, summary = wandb_rows(folder)
+    for row in rows:
+        for name, value in row.items():
+            axis = "energy/epoch" if name.startswith("energy/epoch") else "energy/step"
+            found.setdefault(name, []).append((row.get(axis), value))
+    totals = {name: value for name, value in summary.items() if name.startswith("energy/total")}
+    return found | {name: [(None, value)] for name, value in totals.items()}
 
 
 def read_trackio(folder: Path) -> Found:

@@ -1,14 +1,24 @@
+import importlib
+import json
+import struct
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.integrations.conftest import Machine
 from tests.integrations.test_stored_steps import EPOCH, PHASES, STEPS, add_run
 from wattloop.core.errors import ConfigError
-from wattloop.integrations.loggers import TensorBoardLogger, active_loggers, export_to_tracker
+from wattloop.integrations.loggers import (
+    TensorBoardLogger,
+    WandbLogger,
+    active_loggers,
+    export_to_tracker,
+)
 from wattloop.integrations.stored_steps import read_tracker_rows
 from wattloop.integrations.torch_loop import EnergyMeter
 from wattloop.integrations.training_meter import TrainingMeter
@@ -65,18 +75,132 @@ def test_the_open_wandb_run_gets_them(
 ) -> None:
     """Promise: with a W&B run open, epochs are logged and totals are in its summary."""
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_MODE", "offline")
     wandb = pytest.importorskip("wandb", reason="W&B is not installed")
     settings = wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off")
-    run = wandb.init(mode="offline", dir=str(tmp_path), project="energy", settings=settings)
+    run = wandb.init(dir=str(tmp_path), project="energy", settings=settings)
     try:
         meter = TrainingMeter()
         train(meter)
-        summary = dict(run.summary)
     finally:
         run.finish()
+        wandb.teardown()
+    rows, summary = wandb_rows(tmp_path)
+    assert [row["energy/epoch"] for row in rows] == [0, 1]
     assert summary["energy/total_j"] == pytest.approx(meter.energy_so_far_j())
-    assert summary["energy/epoch"] == 1
     assert not [logger for logger in active_loggers() if "Wandb" in type(logger).__name__]
+
+
+def wandb_rows(folder: Path) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Rows and summary of W&B's file: LevelDB's log format after a head of seven bytes."""
+    records = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    data, position, part = path.read_bytes(), 7, b""
+    rows, summary = [], {}
+    while position < len(data):
+        if (left := 32_768 - position % 32_768) < 7:
+            position += left
+            continue
+        size, kind = struct.unpack("<HB", data[position + 4 : position + 7])
+        part = (b"" if kind <= 2 else part) + data[position + 7 : position + 7 + size]
+        position += 7 + size
+        if kind not in (1, 4):
+            continue
+        record = records.Record.FromString(part)
+        for items, found in ((record.history.item, row := {}), (record.summary.update, summary)):
+            found |= {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items}
+        if row:
+            rows.append(row)
+    return rows, summary
+
+
+class RunStandIn:
+    """A W&B run as far as rows go: an open row, which a later step or a commit completes."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.summary: dict[str, float] = {}
+        self.rows: list[dict[str, float]] = []
+        self._open: dict[str, float] = {}
+        self._teardown_hooks: list[tuple[Callable[[], None], str]] = []
+
+    def define_metric(self, name: str, **options: object) -> None:
+        pass
+
+    def log(
+        self, data: dict[str, float], step: int | None = None, commit: bool | None = None
+    ) -> None:
+        if step is not None and step < self.step:
+            return  # W&B drops it
+        if step is not None and step > self.step:
+            self._complete(step)
+        self._open |= data
+        if commit or (commit is None and step is None):
+            self._complete(self.step + 1)
+
+    def finish(self) -> None:
+        for call, _ in self._teardown_hooks:
+            call()
+        self._complete(self.step + 1)
+
+    def _complete(self, step: int) -> None:
+        if self._open:
+            self.rows.append({**self._open, "_step": self.step})
+        self._open, self.step = {}, step
+
+
+@pytest.fixture(params=["stand-in", "wandb"])
+def wandb_run(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Any, Callable[[], list[dict[str, float]]]]:
+    """A run as the open one, and a function that finishes it and returns its rows."""
+    if request.param == "stand-in":
+        hooks = SimpleNamespace(
+            TeardownHook=lambda call, stage: (call, stage),
+            TeardownStage=SimpleNamespace(EARLY="early"),
+        )
+        run = RunStandIn()
+        monkeypatch.setitem(sys.modules, "wandb.sdk.wandb_run", hooks)
+        monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=run))
+        return run, lambda: (run.finish(), run.rows)[1]
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    wandb = pytest.importorskip("wandb", reason="W&B is not installed")
+    settings = wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off")
+    run = wandb.init(dir=str(tmp_path), project="energy", settings=settings)
+    # Its service writes the file to its end, and forgets the settings, when it is torn down.
+    return run, lambda: (run.finish(), wandb.teardown(), wandb_rows(tmp_path)[0])[2]
+
+
+@pytest.mark.parametrize("every", [1, 2, 10], ids=["often", "seldom", "never"])
+@pytest.mark.parametrize("explicit", [False, True], ids=["counted", "explicit"])
+def test_wandb_keeps_every_row_of_the_program_and_of_ours(
+    every: int, explicit: bool, wandb_run: tuple[Any, Callable[[], list[dict[str, float]]]]
+) -> None:
+    """Promise: however often a program logs, at its own steps too, no report overwrites another,
+    and the program's rows are those that it would have without us.
+    """
+    run, finish = wandb_run
+    (logger,) = [found for found in active_loggers() if isinstance(found, WandbLogger)]
+    own = []
+    for epoch in range(5):
+        logger.write({"energy/step_j": 10.0 + epoch}, 8 * epoch, None, total=False)
+        logger.write({"energy/epoch_energy_j": 100.0 + epoch}, 8 * epoch, epoch, total=False)
+        if epoch % every == every - 1:
+            own.append((epoch if explicit else len(own), epoch))
+            run.log({"loss": epoch}, step=epoch if explicit else None)
+            if explicit:
+                run.log({"accuracy": 0.5}, step=epoch)
+    if explicit:
+        run.log({"test": 1}, step=5)  # after the training
+    rows = finish()
+    assert [(row["_step"], row["loss"]) for row in rows if "loss" in row] == own
+    assert all(row["accuracy"] == 0.5 for row in rows if "loss" in row and explicit)
+    assert [row["_step"] for row in rows if "test" in row] == ([5] if explicit else [])
+    steps = [(r["energy/step"], r["energy/step_j"]) for r in rows if "energy/step" in r]
+    assert steps == [(8 * epoch, 10 + epoch) for epoch in range(5)]
+    epochs = [(r["energy/epoch"], r["energy/epoch_energy_j"]) for r in rows if "energy/epoch" in r]
+    assert epochs == [(epoch, 100 + epoch) for epoch in range(5)]
 
 
 def test_a_logger_that_fails_costs_nothing(machine: Machine) -> None:

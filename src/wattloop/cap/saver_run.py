@@ -5,25 +5,29 @@ locks the GPUs when it first sets something. A fault disables it and restores th
 program, its output and its exit code never depend on it.
 """
 
+import hashlib
+import json
 import os
+import re
 import shlex
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wattloop.cap.gpu_levers import GpuLevers, gpu_models, measured_gpus
 from wattloop.cap.gpus import devices_energy
 from wattloop.cap.job_leader import JobFollower, JobLeader, job_of
-from wattloop.cap.learned import ProgramKey, digest, learned_folder, read_learned, write_learned
 from wattloop.cap.saver import Saver, SaverConfig
-from wattloop.cap.saving import SavingResult, SavingState, Setting
+from wattloop.cap.saving import LearnedSetting, SavingResult, SavingState, Setting
 from wattloop.control.lock import user_name
 from wattloop.core.errors import ConfigError, LeverError, WattloopError
+from wattloop.core.files import atomic_write_json, user_path
+from wattloop.core.settings import Settings
 from wattloop.integrations.step_hook.collector import LiveSteps
 from wattloop.integrations.step_hook.program import StepHook
 from wattloop.measure.session import Session
@@ -39,6 +43,14 @@ NO_STEPS = (
 )
 NO_FOLDER = "its steps cannot be recorded: the folder for temporary files cannot be written"
 CUT_OFF = "wattloop was killed before the saving was known"
+LEARNED_VERSION = 1
+VOLATILE = re.compile(
+    r"--?(seed|random[-_]seed|output|out|output[-_]dir|save[-_]\w+|run[-_]?name|name|wandb\S*|"
+    r"log\S*|resume\S*|checkpoint\S*|ckpt\S*|port|master[-_]port|master[-_]addr|rdzv\S*|"
+    r"local[-_]rank|node[-_]rank|epochs?|num[-_]train[-_]epochs|max[-_]steps|steps|tensorboard\S*)"
+)
+"""Options that differ from run to run, or do not change what a step costs."""
+INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|srun")
 
 
 class FoundSteps(NamedTuple):
@@ -118,7 +130,7 @@ class SavingHook:
         job = job_of(session, self._command)
         if job is None or self._config.observe:
             return None
-        path = learned_folder(session.settings) / "jobs" / f"{digest(job.name)}.json"
+        path = _learned_folder(session.settings) / "jobs" / f"{_digest(job.name)}.json"
         return JobFollower(path) if job.rank else JobLeader(path, session.run_id)
 
     def _stepped(self) -> bool:
@@ -179,7 +191,7 @@ class SavingHook:
         if levers.refusal and not config.observe:
             config = replace(config, observe=True)
         program = ProgramKey.of(self._command, gpu_models(session, devices))
-        place = learned_folder(session.settings)
+        place = _learned_folder(session.settings)
         saver = Saver(
             config,
             self._set,
@@ -267,3 +279,82 @@ def format_refusal(refusal: str, command: Sequence[str]) -> str:
         f"{user_name(os.geteuid())} (docs/control-daemon.md), or 'sudo -E wattloop run --save -- "
         f"{shlex.join(command)}'"
     )
+
+
+# Settings that runs of a program have learned, for its next run: a small file for each program and
+# kind of GPU, in a folder next to the store.
+
+
+class ProgramKey(NamedTuple):
+    """Identity of a program on some GPUs: by the content of its script, and by its path."""
+
+    by_content: str
+    by_path: str
+
+    @classmethod
+    def of(cls, command: Sequence[str], models: Sequence[str]) -> "ProgramKey":
+        words, script = _lasting(command)
+        path = "" if script is None else str(script)
+        content = ""
+        if script is not None:
+            with suppress(OSError):
+                content = hashlib.sha256(script.read_bytes()).hexdigest()
+        shared = [words, list(models)]
+        return cls(_digest(["content", content or path, *shared]), _digest(["path", path, *shared]))
+
+
+def _lasting(command: Sequence[str]) -> tuple[list[str], Path | None]:
+    """Return the arguments that matter for the cost of a step, and the script."""
+    words: list[str] = []
+    script: Path | None = None
+    rest = list(command)
+    while rest:
+        word = rest.pop(0)
+        name, separator, _ = word.partition("=")
+        if VOLATILE.fullmatch(name):
+            if not separator and rest and not rest[0].startswith("-"):
+                rest.pop(0)
+            continue
+        path = Path(word)
+        if script is None and not word.startswith("-") and path.suffix and path.is_file():
+            script, word = path.resolve(), path.name
+        elif not words:
+            word = path.name  # the interpreter of another environment is the same program
+        words.append(word)
+    if script is None and command and not INTERPRETERS.fullmatch(Path(command[0]).name):
+        path = Path(command[0])
+        script = path.resolve() if path.is_file() else None
+    return words, script
+
+
+def _digest(parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _learned_folder(settings: Settings) -> Path:
+    """Return `<folder of the store>/saver`; a store on a server has none, the user's is used."""
+    place = settings.store_location
+    return user_path(Settings().store_location if "://" in place else place).parent / "saver"
+
+
+def read_learned(folder: Path, program: ProgramKey) -> LearnedSetting | None:
+    """Return what the last run of the same script learned, else of the same path."""
+    for key in program:
+        with suppress(OSError, ValueError, KeyError, TypeError, ConfigError):
+            data = json.loads((folder / f"{key}.json").read_text("utf-8"))
+            if data["version"] == LEARNED_VERSION:
+                return LearnedSetting.from_dict(data["learned"])
+    return None
+
+
+def write_learned(folder: Path, program: ProgramKey, learned: LearnedSetting) -> None:
+    """Write it for the next run; a folder that cannot be written only costs that run a search."""
+    data: Mapping[str, Any] = {
+        "version": LEARNED_VERSION,
+        "written_wall_s": time.time(),
+        "learned": learned.to_dict(),
+    }
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for key in program:
+            atomic_write_json(folder / f"{key}.json", data, mode=0o600)

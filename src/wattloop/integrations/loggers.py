@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import logging
 import sys
@@ -9,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -141,9 +143,13 @@ class MlflowLogger(MetricsLogger):
 class WandbLogger(MetricsLogger):
     """The open W&B run.
 
+    W&B drops what a program logs at a step that its run has passed. So a report completes no row
+    while the program may still log: it joins the open row. A report that would overwrite an earlier
+    one there waits for the next row. Those that wait when the run is finished get rows of their
+    own.
+
     Args:
-        commit: whether a row is complete. In the run of a program it is completed by what the
-            program logs next: W&B drops rows of a program whose own steps it has passed.
+        commit: whether each report is a row of its own, in a run in which no program logs steps.
     """
 
     def __init__(self, run: Any, *, commit: bool = False) -> None:
@@ -151,6 +157,10 @@ class WandbLogger(MetricsLogger):
         self._commit = commit
         self._run = run
         self._defined: set[str] = set()
+        self._waiting: deque[dict[str, float]] = deque()
+        self._open_step: int | None = None
+        self._open_names: set[str] = set()
+        """Names of ours in the open row."""
 
     def write(
         self, numbers: dict[str, float], step: int, epoch: int | None, *, total: bool
@@ -165,7 +175,42 @@ class WandbLogger(MetricsLogger):
                 self._defined.add(name)
                 drawn = {"step_metric": f"{PREFIX}{axis}"} if name in numbers else {"hidden": True}
                 self._run.define_metric(name, **drawn)
-        self._run.log({**numbers, f"{PREFIX}{axis}": value}, commit=self._commit)
+        row = {**numbers, f"{PREFIX}{axis}": value}
+        if self._commit:
+            self._run.log(row, commit=True)
+            return
+        if self._open_step is None:
+            self._call_at_finish()
+        self._waiting.append(row)
+        self._join_open_row()
+
+    def _join_open_row(self) -> None:
+        if (step := self._run.step) != self._open_step:
+            self._open_step, self._open_names = step, set()
+        while self._waiting and self._open_names.isdisjoint(self._waiting[0]):
+            row = self._waiting.popleft()
+            self._open_names.update(row)
+            self._run.log(row, commit=False)
+
+    def _call_at_finish(self) -> None:
+        """Have the waiting rows completed by `finish`, or by a program that ends without it."""
+        atexit.register(self._complete)  # runs before W&B's own, which was registered earlier
+        with suppress(ImportError, AttributeError):  # W&B has no public call for this
+            wandb_run = importlib.import_module("wandb.sdk.wandb_run")
+            hook = wandb_run.TeardownHook(self._complete, wandb_run.TeardownStage.EARLY)
+            self._run._teardown_hooks.append(hook)
+
+    def _complete(self) -> None:
+        atexit.unregister(self._complete)
+        if self._failed or not self._waiting:
+            return
+        try:
+            self._join_open_row()
+            self._run.log({}, commit=True)
+            while self._waiting:
+                self._run.log(self._waiting.popleft(), commit=True)
+        except Exception as error:  # noqa: BLE001 - the program is ending, and must end as it would
+            _log.warning("energy is not complete in W&B: %s", error)
 
 
 class TensorBoardLogger(MetricsLogger):
@@ -239,7 +284,10 @@ def _mlflow_run(mlflow: Any) -> MetricsLogger | None:
 
 
 def _wandb_run(wandb: Any) -> MetricsLogger | None:
-    return None if getattr(wandb, "run", None) is None else WandbLogger(wandb.run)
+    run = getattr(wandb, "run", None)
+    # A run that several processes share has no steps.
+    shared = getattr(getattr(run, "settings", None), "mode", "") == "shared"
+    return None if run is None else WandbLogger(run, commit=shared)
 
 
 def _trackio_run(trackio: Any) -> MetricsLogger | None:
