@@ -26,6 +26,9 @@ REMEDY = "pip install 'wattloop[report]'"
 PAGE_PT = 482.0
 """Width of the text on a page."""
 CHART_PT_PER_PX = 0.72
+CHART_MARGIN_PX = {"left": 20, "right": 24, "top": 5, "bottom": 5}
+"""Charts are laid out in Liberation Sans. Without that font they are typeset in a wider one, whose
+labels would be cut off at the edge."""
 
 
 def document_pdf(document: Document) -> bytes:
@@ -132,7 +135,7 @@ def _table(block: Table, _: Path) -> dict[str, Any]:
 
 def _chart(block: Chart, folder: Path) -> dict[str, Any]:
     name = f"chart-{block.name}.svg"
-    image = image_of(block.chart, ".svg")
+    image = image_of({**block.chart, "padding": CHART_MARGIN_PX}, ".svg")
     (folder / name).write_bytes(image)
     return {
         "kind": "chart",
