@@ -5,6 +5,7 @@ from math import prod
 from typing import Any, Unpack
 
 from wattloop.predict.workload.costs.call import Call, OpContext, element_bytes, make_operation
+from wattloop.predict.workload.costs.stream import elementwise, reduction
 from wattloop.predict.workload.operation import Kind, Operation
 
 
@@ -245,11 +246,13 @@ def _nll_loss(call: Call) -> Operation:
 
 
 def _pair_loss(call: Call) -> Operation:
-    """Return a loss of two equal-shaped tensors: elementwise, then reduced."""
+    """Return a loss of two equal-shaped tensors: elementwise, then reduced.
+
+    It is not of the kind of `loss`, whose forward pass runs in few blocks and takes hundreds of
+    times longer per byte.
+    """
     if _backward(call):
-        return loss(
-            "backward", call.elements, 1, dtype=call.dtype, **(call.place | OpContext(kernels=1))
-        )
+        return elementwise(call.elements, 3, 1, call.dtype, **call.place)
     reduced = call.result.dim() == 0
     x = call.args[0]
     between = float(x.numel() * x.element_size()) if reduced else 0.0
@@ -258,7 +261,9 @@ def _pair_loss(call: Call) -> Operation:
     place["bytes_written"] = place.get("bytes_written", 0.0) + between
     place["kernels"] = 2 if reduced else 1
     place["flops"] = 3.0 * x.numel()
-    return loss("forward", x.numel(), 1, dtype=call.dtype, **place)
+    if reduced:
+        return reduction(x.numel(), 1, call.dtype, **place)
+    return elementwise(x.numel(), 2, 1, call.dtype, **place)
 
 
 def _pool(call: Call) -> Operation:
