@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from wattloop.cli.completion import completer_for
+from wattloop.cli.completion import COMPLETED
 from wattloop.cli.options import (
     Config,
     Devices,
@@ -359,7 +359,8 @@ def _typed(parameter: inspect.Parameter) -> inspect.Parameter:
         annotation, spec = get_args(annotation)
     else:
         return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-    completer = completer_for(spec.names, spec.metavar)
+    place = (spec.metavar or "").removesuffix("...")
+    completer = COMPLETED.get(f"{spec.names[0]} {place}" if spec.names else place)
     if not spec.names:
         known = typer.Argument(metavar=spec.metavar, help=spec.text, autocompletion=completer)
     else:

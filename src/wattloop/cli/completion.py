@@ -8,7 +8,7 @@ import io
 import re
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import closing, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
@@ -31,18 +31,21 @@ def complete_runs(ctx: typer.Context, incomplete: str) -> Items:
     return _references(ctx, incomplete, query, ())
 
 
-def complete_experiments(*kinds: str) -> Complete:
-    """Return what completes names and identifiers of experiments of these kinds."""
-    marks = ",".join("?" * len(kinds))
-    query = (
-        f"select experiment_id, name from experiments where kind in ({marks}) "
-        "order by created_wall_s desc limit ?"
-    )
+def complete_sweeps(ctx: typer.Context, incomplete: str) -> Items:
+    return _experiments(ctx, incomplete, "sweep")
 
-    def complete(ctx: typer.Context, incomplete: str) -> Items:
-        return _references(ctx, incomplete, query, kinds)
 
-    return complete
+def complete_searches(ctx: typer.Context, incomplete: str) -> Items:
+    return _experiments(ctx, incomplete, "search")
+
+
+def complete_campaigns(ctx: typer.Context, incomplete: str) -> Items:
+    return _experiments(ctx, incomplete, "campaign")
+
+
+def complete_tables(ctx: typer.Context, incomplete: str) -> Items:
+    """Complete searches and sweeps, which `analyze` reads."""
+    return _experiments(ctx, incomplete, "search", "sweep")
 
 
 def complete_models(ctx: typer.Context, incomplete: str) -> Items:
@@ -84,11 +87,11 @@ def complete_live(ctx: typer.Context, incomplete: str) -> Items:
 COMPLETED: dict[str, Complete] = {
     "RUN": complete_runs,
     "LIVE_RUN": complete_live,
-    "SWEEP": complete_experiments("sweep"),
-    "SEARCH": complete_experiments("search"),
-    "CAMPAIGN": complete_experiments("campaign"),
+    "SWEEP": complete_sweeps,
+    "SEARCH": complete_searches,
+    "CAMPAIGN": complete_campaigns,
     "RUN|SWEEP|SEARCH|CAMPAIGN|STUDY": complete_runs,
-    "SEARCH|SWEEP|FILE.csv": complete_experiments("search", "sweep"),
+    "SEARCH|SWEEP|FILE.csv": complete_tables,
     "SCENARIO": complete_scenarios,
     "--model MODEL": complete_models,
     "--gpu NAME": complete_gpus,
@@ -99,12 +102,6 @@ COMPLETED: dict[str, Complete] = {
 """Argument by its placeholder, or option with its placeholder -> what completes it."""
 
 
-def completer_for(names: Sequence[str], metavar: str | None) -> Complete | None:
-    """Return what completes an option of these names, or an argument, which has none."""
-    place = (metavar or "").removesuffix("...")
-    return COMPLETED.get(f"{names[0]} {place}" if names else place)
-
-
 @contextmanager
 def bash_words_joined(environment: MutableMapping[str, str]) -> Iterator[None]:
     """Join words that bash takes apart at colons, `hf : gpt2`, as the user wrote them.
@@ -113,7 +110,7 @@ def bash_words_joined(environment: MutableMapping[str, str]) -> Iterator[None]:
     before it.
     """
     words, number = environment.get("COMP_WORDS", "").split("\n"), environment.get("COMP_CWORD")
-    if environment.get("_WATTLOOP_COMPLETE") != "complete_bash" or ":" not in words:
+    if ":" not in words:
         yield
         return
     joined: list[str] = []
@@ -131,6 +128,16 @@ def bash_words_joined(environment: MutableMapping[str, str]) -> Iterator[None]:
     finally:
         lines = answer.getvalue().splitlines()
         sys.stdout.write("".join(f"{line.removeprefix(before)}\n" for line in lines))
+
+
+def _experiments(ctx: typer.Context, incomplete: str, *kinds: str) -> Items:
+    """Complete names and identifiers of experiments of these kinds, the newest first."""
+    marks = ",".join("?" * len(kinds))
+    query = (
+        f"select experiment_id, name from experiments where kind in ({marks}) "
+        "order by created_wall_s desc limit ?"
+    )
+    return _references(ctx, incomplete, query, kinds)
 
 
 def _references(ctx: typer.Context, incomplete: str, query: str, values: Iterable[Any]) -> Items:

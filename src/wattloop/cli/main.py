@@ -81,10 +81,15 @@ def _run_verb(words: list[str]) -> int:
     import typer
 
     from wattloop.cli.app import app
-    from wattloop.cli.completion import bash_words_joined
 
-    with bash_words_joined(os.environ):
-        typer.main.get_command(app)(args=words, prog_name="wattloop")
+    command = typer.main.get_command(app)
+    if os.environ.get("_WATTLOOP_COMPLETE") == "complete_bash":
+        from wattloop.cli.completion import bash_words_joined
+
+        with bash_words_joined(os.environ):
+            command(args=words, prog_name="wattloop")
+    else:
+        command(args=words, prog_name="wattloop")
     return 0
 
 
