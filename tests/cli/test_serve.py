@@ -17,8 +17,17 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 from wattloop.cli.commands.serve import listening
 from wattloop.cli.main import main
+from wattloop.core import user_code
 
 from .conftest import Machine
+
+
+@pytest.fixture(autouse=True)
+def code_stays_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`serve` forbids code of the user in its process for good; here that is the process of the
+    tests.
+    """
+    monkeypatch.setattr(user_code, "_forbidden", user_code._forbidden)
 
 
 def test_it_says_where_it_is_and_ends_when_told(machine: Machine) -> None:

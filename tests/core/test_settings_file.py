@@ -31,6 +31,7 @@ carbon:
   g_per_kwh: 56
   url: https://example.org/now
   file: grid.csv
+  provider: uk
 store: data/runs.db
 cpu_tdp_w: 120
 dimms: 8x32

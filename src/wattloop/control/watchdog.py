@@ -34,7 +34,7 @@ class RestoreWatchdog:
         ours, theirs = os.pipe()
         self._pipe = keep_private(theirs)
         self._try_for_s = TRY_ALL_FOR_S if all_journals else TRY_FOR_S
-        words = ["-m", "wattloop.control.watchdog", str(ours), str(path)]
+        words = ["-m", "wattloop.control.watchdog", str(ours), str(path), str(os.getpid())]
         if all_journals:
             owner = Owner.this_process()
             words += [str(owner.pid), str(owner.started)]
@@ -80,8 +80,9 @@ def main(words: list[str]) -> None:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    pipe, path, owner = int(words[0]), Path(words[1]), [int(word) for word in words[2:]]
-    parent = os.getppid()
+    # The parent's number is given: it may have died before this process could ask for it.
+    pipe, path, parent = int(words[0]), Path(words[1]), int(words[2])
+    owner = [int(word) for word in words[3:]]
     os.read(pipe, 1)  # nothing is ever written to it
     if owner:
         _restore_all(path, owner)
