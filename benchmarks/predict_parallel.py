@@ -65,9 +65,12 @@ token at one share of the peak.
 
 **Published layouts.** {published} rows of the Megatron papers and README, NeMo, Megatron-Bridge,
 Automodel and torchtitan ([data](../../benchmarks/data/published_layouts.md)): tensor, pipeline,
-context and expert parallelism, ZeRO 1, FSDP, fp8. No number is fitted to them. They decided
-questions of form: tokens cross the network once per node, experts are multiplied one by one, and
-the exchange of gradients once per step interferes as in the model of data parallelism. Where a
+context and expert parallelism, ZeRO 1, FSDP, fp8. No number is fitted to them, but they were seen
+while the model was built, and decided questions of form: fused or eager kernels and the attention
+kernel of each source, checkpointing of half of the layers in torchtitan, gradients in bf16 for NeMo
+and Megatron-Bridge, tokens that cross the network once per node, experts that are multiplied one by
+one, and the interference of the exchange of gradients. So their error is not one of unseen rows.
+The micro-batch of 4 of two torchtitan rows is its default, which the source does not state. Where a
 source does not say the micro-batch or the chunks, the quickest of 1 to 8 and of a few is taken, as
 its authors will have done. Operations are `fused` (one pass over each tensor) for Megatron
 from 2024 on, NeMo and `torch.compile`, eager for others; attention is unfused in the
