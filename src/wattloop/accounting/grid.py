@@ -323,20 +323,20 @@ class Entsoe(Provider):
     }
     FACTORS: ClassVar[
         dict[str, float]
-    ] = {  # g/kWh, medians of IPCC AR5 WG3 annex III table A.III.2; oil: UNECE 2021
+    ] = {  # g/kWh, medians of IPCC AR5 WG3 annex III table A.III.2
         **dict.fromkeys(("B02", "B03", "B05", "B07", "B08"), 820.0),  # lignite, coal, peat
         "B04": 490.0,  # gas
-        "B06": 720.0,  # oil
+        "B06": 720.0,  # oil: assumed, between gas and coal
         "B01": 230.0,  # biomass
         "B09": 38.0,  # geothermal
         **dict.fromkeys(("B11", "B12", "B13"), 24.0),  # hydro, marine
         "B14": 12.0,  # nuclear
-        "B15": 38.0,  # other renewable
+        "B15": 38.0,  # other renewable: assumed, as geothermal
         "B16": 48.0,  # solar
-        "B17": 490.0,  # waste
+        "B17": 490.0,  # waste: assumed, as gas
         "B18": 12.0,  # wind offshore
         "B19": 11.0,  # wind onshore
-        "B20": 490.0,  # other
+        "B20": 490.0,  # other: assumed, as gas
     }
 
     def fetch_history(self, begin_s: float, end_s: float) -> Iterable[IntensityPoint]:
