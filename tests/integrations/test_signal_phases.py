@@ -190,7 +190,7 @@ def test_a_run_longer_than_a_block() -> None:
 def test_a_program_on_a_gpu_without_steps(tmp_path: Path) -> None:
     """Promise: its phases are in the run, marked as inferred, and add up to its energy."""
     command = [sys.executable, "-m", "wattloop", "run", "--json", "run.json", "--"]
-    work = [sys.executable, "-m", "wattloop.virtual.work", "--seconds", "1.5"]
+    work = [sys.executable, "-m", "wattloop.virtual.work", "--seconds", "4"]
     environment = {"WATTLOOP_VIRTUAL_GPUS": "1", "WATTLOOP_DEVICES": "gpu"}
     done = subprocess.run(
         [*command, *work],
