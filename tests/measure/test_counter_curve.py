@@ -84,6 +84,21 @@ def test_fall_of_a_counter_without_a_range_is_a_reset_not_minus_energy() -> None
     assert span.sigma_j > 5 * calm.sigma_j
 
 
+def test_fall_after_two_points_at_almost_the_same_time() -> None:
+    """Promise: a guess never exceeds the highest plausible power of the device."""
+    domain = counter(update_period_s=0.1, max_power_w=1_000.0)
+    ticks = UpdateClock(0.1)
+    track = CounterCurve(domain, ticks)
+    track.feed(10.0, 1000.0)  # taken at 9.95: the middle of what is possible
+    ticks.saw_change(9.9499, 9.9521)  # now the phase is known: the next point is 1 ms later
+    track.feed(10.03, 1070.0)
+    track.feed(10.13, 1068.0)
+    span = track.between(9.95, 10.13)
+    assert span is not None
+    assert track.resets
+    assert span.energy_j <= 70.0 + 1_000.0 * 0.2
+
+
 def test_fall_that_a_wrap_cannot_explain_is_a_reset() -> None:
     """A wrap that would need more than 100 kW is not believed."""
     track = CounterCurve(counter(wrap_j=262_143.0))

@@ -12,7 +12,7 @@ from wattloop.hardware.host import Host
 from wattloop.meters.base import Context
 from wattloop.testing.meter_contract import check_meter
 from wattloop.virtual.cards import CARDS
-from wattloop.virtual.gpu import Fault, VirtualGpu
+from wattloop.virtual.gpu import IDLE, Fault, VirtualGpu
 from wattloop.virtual.meter import VirtualEnergy, VirtualPower, detect
 
 
@@ -132,6 +132,21 @@ def test_a_reset_counter_starts_again_from_zero(gpu, clock):
     clock.advance(0.2)
     (after_j,) = meter.read()
     assert 0 <= after_j <= 0.2 * 80 + 0.01 < before_j
+
+
+def test_a_counter_never_falls(gpu, clock):
+    """Promise: work that turns out to have ended earlier is not taken from the counter again."""
+    meter = VirtualEnergy([gpu], clock)
+    begin_s = clock.now_s()
+    gpu.load(1.0)
+    clock.advance(0.5)
+    (high_j,) = meter.read()
+    gpu.occupy(IDLE, at_s=clock.now_s() - 0.2)
+    assert meter.read() == [high_j]
+    clock.advance(5.0)
+    (last_j,) = meter.read()
+    assert last_j == pytest.approx(gpu.energy_j(clock.now_s()), abs=0.002)
+    assert last_j - high_j < gpu.true_energy_j(begin_s + 0.5, clock.now_s())
 
 
 def test_a_cap_shows_in_the_domains_note(gpu, clock):

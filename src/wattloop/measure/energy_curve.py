@@ -530,13 +530,16 @@ class CounterCurve(SensorCurve):
         return total_j + slope_w * distance_s, sigma_j
 
     def _slope(self, i: int, over_s: float) -> float:
-        """Return the mean power of the segment of `over_s` or longer that ends at point `i`."""
+        """Return the mean power of the segment of `over_s` or longer that ends at point `i`; at
+        most the highest plausible one, which two points at almost the same time may exceed.
+        """
         times, totals = self.times_s, self.totals_j
         j = max(i - 1, 0)
         while j > 0 and times[i] - times[j] < over_s:
             j -= 1
         length_s = times[i] - times[j]
-        return (totals[i] - totals[j]) / length_s if length_s > 0 else 0.0
+        power_w = (totals[i] - totals[j]) / length_s if length_s > 0 else 0.0
+        return min(power_w, plausible_power_w(self.domain))
 
     def _peak_w(self, begin_s: float, end_s: float) -> float:
         """Return the highest power around a window of few points; infinite for longer ones."""

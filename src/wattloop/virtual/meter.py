@@ -87,13 +87,22 @@ class _VirtualMeter(Meter):
 
 
 class VirtualEnergy(_VirtualMeter):
-    """The energy counter."""
+    """The energy counter, which never falls: what a job that wakes up late takes back of the last
+    milliseconds is counted by the next ones.
+    """
 
     name: ClassVar[str] = "virtual"
 
+    def __init__(self, gpus: Sequence[VirtualGpu], clock: Clock, first_number: int = 0) -> None:
+        super().__init__(gpus, clock, first_number)
+        self._shown: dict[int, tuple[float, float]] = {}
+
     def _sensed(self, gpu: VirtualGpu, tick: int, tick_s: float) -> float:
-        energy_j = gpu.energy_j(tick_s) - gpu.now().counter_zero_j
-        return math.floor(max(0.0, energy_j) * 1_000) / 1_000
+        zero_j = gpu.now().counter_zero_j
+        energy_j = math.floor(max(0.0, gpu.energy_j(tick_s) - zero_j) * 1_000) / 1_000
+        shown = max(self._shown.get(gpu.index, (zero_j, 0.0)), (zero_j, energy_j))
+        self._shown[gpu.index] = shown
+        return shown[1]
 
     def _domain(self, name: str, gpu: VirtualGpu) -> Domain:
         return _domain(name, gpu, DomainKind.COUNTER, "virtual energy counter")
