@@ -21,7 +21,7 @@ from wattloop.analyze.configuration_matrix import configuration_matrix
 from wattloop.analyze.correlation import correlations
 from wattloop.analyze.findings import Findings
 from wattloop.analyze.ols import Regression, regression
-from wattloop.analyze.top import top_runs
+from wattloop.analyze.quotient import top_runs
 from wattloop.cli.commands.analyze.command import AnalysisOptions, read_source
 from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.store.database import open_store

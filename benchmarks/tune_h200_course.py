@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from wattloop.tune.executors.torch.energy import EnergySource
+from wattloop.tune.executors.torch.epochs import EnergySource
 from wattloop.tune.executors.torch.executor import TorchExecutor
 from wattloop.tune.progress import Progress
 from wattloop.tune.search_problem import Quality

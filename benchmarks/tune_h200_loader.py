@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from wattloop.tune.executors.torch.energy import SessionEnergy
+from wattloop.tune.executors.torch.epochs import SessionEnergy
 
 __all__ = ["loader_rows"]
 

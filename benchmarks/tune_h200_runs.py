@@ -10,7 +10,7 @@ from typing import Any
 from scenarios import lstm_household, resnet18_images, transformer_text
 from scenarios.scenario import Scenario
 from tune_h200_course import Clock, Course, Runner
-from wattloop.tune.executors.torch.energy import EnergySource, SessionEnergy
+from wattloop.tune.executors.torch.epochs import EnergySource, SessionEnergy
 from wattloop.tune.executors.torch.executor import TorchExecutor
 from wattloop.tune.executors.torch.training import Training
 from wattloop.tune.progress import Status

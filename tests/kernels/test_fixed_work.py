@@ -8,9 +8,8 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.kernels.__main__ import main
-from wattloop.kernels.fixed_work import nominal_runs, work_command
 from wattloop.kernels.kernel import DTYPES
-from wattloop.kernels.registry import KERNELS
+from wattloop.kernels.registry import KERNELS, nominal_runs, work_command
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.journal_import import import_orphaned

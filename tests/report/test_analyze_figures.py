@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from wattloop.report.figures.scatter import MOST_POINTS, titled
 
 from tests.analyze.synthetic_runs import cali3_runs, greenscreen_runs
 from wattloop.analyze.clusters import clusters
@@ -11,15 +12,13 @@ from wattloop.analyze.correlation import correlations
 from wattloop.analyze.importance import importances
 from wattloop.analyze.ols import regression
 from wattloop.analyze.pareto import pareto_front
-from wattloop.analyze.quotient import quotients
+from wattloop.analyze.quotient import quotients, top_runs
 from wattloop.analyze.row_metrics import row_metrics
 from wattloop.analyze.table_reader import table_of
-from wattloop.analyze.top import top_runs
 from wattloop.core.errors import ConfigError
 from wattloop.report.figures.chart import spec_of
 from wattloop.report.figures.clusters import cluster_figures
 from wattloop.report.figures.render import save_one
-from wattloop.report.figures.scatter import MOST_POINTS, titled
 from wattloop.report.figures.search import (
     MOST_PARALLEL_LINES,
     matrix_figures,

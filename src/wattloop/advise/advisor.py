@@ -8,18 +8,18 @@ from wattloop.advise.advice import Advice
 from wattloop.advise.facts import LONG_RUN_S, RunFacts, read_facts
 from wattloop.advise.rules.cap_too_high import cap_too_high
 from wattloop.advise.rules.carbon_hour import carbon_hour
-from wattloop.advise.rules.checkpoint_pauses import checkpoint_pauses
-from wattloop.advise.rules.compile_share import compile_share
-from wattloop.advise.rules.evaluation_share import evaluation_share
 from wattloop.advise.rules.fp32 import fp32
-from wattloop.advise.rules.idle_gpu import idle_gpu
-from wattloop.advise.rules.idle_node import idle_node
-from wattloop.advise.rules.idle_tail import idle_tail
+from wattloop.advise.rules.idle import idle_gpu, idle_node, idle_tail
 from wattloop.advise.rules.launch_bound import launch_bound
-from wattloop.advise.rules.startup_share import startup_share
+from wattloop.advise.rules.phases import (
+    checkpoint_pauses,
+    compile_share,
+    evaluation_share,
+    startup_share,
+    unused_cores,
+)
 from wattloop.advise.rules.starved_loader import starved_loader
 from wattloop.advise.rules.unbalanced_gpus import unbalanced_gpus
-from wattloop.advise.rules.unused_cores import unused_cores
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store

@@ -13,10 +13,9 @@ from contextlib import AbstractContextManager, nullcontext
 from wattloop.core.errors import WattloopError
 from wattloop.hardware.host import Host
 from wattloop.kernels.device import chosen_device
-from wattloop.kernels.fixed_work import DEFAULT_SIZE, SECONDS, nominal_runs
 from wattloop.kernels.kernel import DTYPES
 from wattloop.kernels.loaded_kernel import load
-from wattloop.kernels.registry import BACKENDS, KERNELS
+from wattloop.kernels.registry import BACKENDS, DEFAULT_SIZE, KERNELS, SECONDS, nominal_runs
 
 WRONG, BAD_INPUT = 1, 2
 AHEAD = 16

@@ -6,13 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from wattloop.core.errors import ConfigError, WattloopError
-from wattloop.kernels.dist import Dist
-from wattloop.kernels.gemm import Gemm
+from wattloop.kernels.catalog import Dist, Gemm, MonteCarlo, Spmv, Stencil, Triad
 from wattloop.kernels.kernel import Kernel
-from wattloop.kernels.montecarlo import MonteCarlo
-from wattloop.kernels.spmv import Spmv
-from wattloop.kernels.stencil import Stencil
-from wattloop.kernels.triad import Triad
 
 Array = Any
 Run = Callable[[], Any]

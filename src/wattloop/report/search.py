@@ -273,9 +273,8 @@ def _analyses(table: AnalyzeTable) -> list[Section]:
     from wattloop.analyze.configuration_matrix import configuration_matrix
     from wattloop.analyze.ols import regression
     from wattloop.analyze.pareto import pareto_front
-    from wattloop.analyze.quotient import quotients
+    from wattloop.analyze.quotient import quotients, top_runs
     from wattloop.analyze.roles import default_target
-    from wattloop.analyze.top import top_runs
     from wattloop.report.figures.clusters import cluster_figures
     from wattloop.report.figures.search import matrix_figures, pareto_figures, top_figures
     from wattloop.report.figures.statistics import regression_figures

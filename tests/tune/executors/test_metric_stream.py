@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from wattloop.tune.executors.metric_stream import LineReader, MetricLines
+from wattloop.tune.executors.command import LineReader, MetricLines
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.tune.progress import RateLoss
-from wattloop.tune.strategies.sm2.learning_rates import stable_rate
+from wattloop.tune.strategies.sm2.sm2 import stable_rate
 
 RATES = [10 ** (-3 + 3 * i / 19) for i in range(20)]
 

@@ -4,7 +4,7 @@ from statistics import median
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
-from wattloop.advise.rules.idle_gpu import MOSTLY
+from wattloop.advise.rules.idle import MOSTLY
 from wattloop.core.units import format_power
 
 UNEVEN = 0.7

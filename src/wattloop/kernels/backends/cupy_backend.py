@@ -8,13 +8,20 @@ import numpy as np
 
 from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run, chunks
 from wattloop.kernels.backends.numpy_backend import neighbours
-from wattloop.kernels.dist import COORDINATES, Dist
-from wattloop.kernels.gemm import Gemm
+from wattloop.kernels.catalog import (
+    CENTRE,
+    COORDINATES,
+    NEIGHBOUR,
+    PER_ROW,
+    SCALAR,
+    Dist,
+    Gemm,
+    MonteCarlo,
+    Spmv,
+    Stencil,
+    Triad,
+)
 from wattloop.kernels.kernel import Operand
-from wattloop.kernels.montecarlo import MonteCarlo
-from wattloop.kernels.spmv import PER_ROW, Spmv
-from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
-from wattloop.kernels.triad import SCALAR, Triad
 
 CHUNK = 2**27
 """Random points drawn at a time."""

@@ -6,13 +6,19 @@ import numpy as np
 
 from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run
 from wattloop.kernels.backends.numpy_backend import neighbours
-from wattloop.kernels.dist import Dist
-from wattloop.kernels.gemm import Gemm
+from wattloop.kernels.catalog import (
+    CENTRE,
+    NEIGHBOUR,
+    PER_ROW,
+    SCALAR,
+    Dist,
+    Gemm,
+    MonteCarlo,
+    Spmv,
+    Stencil,
+    Triad,
+)
 from wattloop.kernels.kernel import Kernel, Operand
-from wattloop.kernels.montecarlo import MonteCarlo
-from wattloop.kernels.spmv import PER_ROW, Spmv
-from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
-from wattloop.kernels.triad import SCALAR, Triad
 
 CHUNK = {"cpu": 2**20, "gpu": 2**26}
 """Random points drawn at a time."""

@@ -8,12 +8,17 @@ import numpy as np
 
 from wattloop.kernels.backend import Array, Backend, Run, Unsupported
 from wattloop.kernels.backends.numpy_backend import host_array
-from wattloop.kernels.dist import Dist
-from wattloop.kernels.gemm import Gemm
-from wattloop.kernels.montecarlo import MonteCarlo
-from wattloop.kernels.spmv import Spmv
-from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
-from wattloop.kernels.triad import SCALAR, Triad
+from wattloop.kernels.catalog import (
+    CENTRE,
+    NEIGHBOUR,
+    SCALAR,
+    Dist,
+    Gemm,
+    MonteCarlo,
+    Spmv,
+    Stencil,
+    Triad,
+)
 
 PACKED_X86 = re.compile(r"^\s+(v?(?:add|sub|mul|div|sqrt|fn?m(?:add|sub)\d+)p[sd])\b", re.MULTILINE)
 """Arithmetic on several floats at once: addps, vmulpd, vfmadd213ps ..."""

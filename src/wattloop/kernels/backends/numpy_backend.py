@@ -6,13 +6,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from wattloop.kernels.backend import Array, Backend, Run
-from wattloop.kernels.dist import Dist
-from wattloop.kernels.gemm import Gemm
+from wattloop.kernels.catalog import (
+    CENTRE,
+    NEIGHBOUR,
+    PER_ROW,
+    SCALAR,
+    Dist,
+    Gemm,
+    MonteCarlo,
+    Spmv,
+    Stencil,
+    Triad,
+)
 from wattloop.kernels.kernel import Dtype, Operand
-from wattloop.kernels.montecarlo import MonteCarlo
-from wattloop.kernels.spmv import PER_ROW, Spmv
-from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
-from wattloop.kernels.triad import SCALAR, Triad
 
 CHUNK = 2**18
 """Random points drawn at a time: two arrays that stay in a core's cache."""

@@ -12,13 +12,16 @@ from wattloop.report.figures.chart import (
     Rows,
     Spec,
     channel,
+    drawn_rows,
+    fitted,
     in_turn,
     layers,
     mark,
     rows_data,
     styled,
+    tooltips,
+    with_tooltips,
 )
-from wattloop.report.figures.scatter import drawn_rows, fitted, tooltips, with_tooltips
 
 SIZE = 380
 

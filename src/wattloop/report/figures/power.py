@@ -20,9 +20,9 @@ from wattloop.report.figures.chart import (
     in_turn,
     layers,
     mark,
+    spread_over,
     styled,
 )
-from wattloop.report.figures.scatter import spread_over
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
 from wattloop.store.sample_queries import read_curve

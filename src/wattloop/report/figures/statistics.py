@@ -14,8 +14,8 @@ from wattloop.report.figures.chart import (
     layers,
     mark,
     styled,
+    titled,
 )
-from wattloop.report.figures.scatter import titled
 
 CELL_PX = 46
 FEW = 16

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.settings import Settings
-from wattloop.tune.executors.base import TrainedSoFar
+from wattloop.tune.executors.base import (
+    TrainedSoFar,
+    random_states,
+    seed_everything,
+    set_random_states,
+)
 from wattloop.tune.executors.cap_search import CapSteps
-from wattloop.tune.executors.random_states import random_states, seed_everything, set_random_states
 from wattloop.tune.executors.training_curve import TrainingCurve
 from wattloop.tune.executors.training_executor import (
     CandidateFiles,

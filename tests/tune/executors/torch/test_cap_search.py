@@ -11,7 +11,7 @@ from tests.tune.test_levers import CAPS, QUICK, SETTINGS, limits  # noqa: E402 -
 
 from wattloop.cap.surrogate import physical_curves  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.batches import FlexibleBatches  # noqa: E402 - after the skip
-from wattloop.tune.executors.torch.energy import SessionEnergy  # noqa: E402 - after the skip
+from wattloop.tune.executors.torch.epochs import SessionEnergy  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.executor import TorchExecutor  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.training import Training  # noqa: E402 - after the skip
 from wattloop.tune.levers import LeverBoard  # noqa: E402 - after the skip

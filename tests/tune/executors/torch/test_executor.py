@@ -11,7 +11,7 @@ import numpy as np  # noqa: E402 - after the check for torch
 from wattloop.core.errors import ConfigError  # noqa: E402 - after the skip
 from wattloop.tune.executors.base import TrainedSoFar  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.batches import FlexibleBatches  # noqa: E402 - after the skip
-from wattloop.tune.executors.torch.energy import SessionEnergy  # noqa: E402 - after the skip
+from wattloop.tune.executors.torch.epochs import SessionEnergy  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.executor import TorchExecutor  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.training import Training  # noqa: E402 - after the skip
 from wattloop.tune.progress import Status  # noqa: E402 - after the skip

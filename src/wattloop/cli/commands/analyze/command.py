@@ -87,7 +87,7 @@ def top_command(
     request: AnalysisOptions,
 ) -> None:
     """Show the best runs by accuracy, by energy per epoch and by quotient."""
-    from wattloop.analyze.top import top_runs
+    from wattloop.analyze.quotient import top_runs
 
     table = read_source(source, request)
     known = equation.quotients(table)

@@ -210,7 +210,7 @@ def _repeats(repeats: str | None, target: str | None, own: Any) -> dict[str, Any
 
 def _kernel_command(name: str, window: str) -> list[str]:
     """Return a program that does a fixed amount of work of a `bench` kernel."""
-    from wattloop.kernels.fixed_work import work_command
+    from wattloop.kernels.registry import work_command
 
     kernel, _, backend = name.partition("/")
     return [*work_command(kernel, backend), "--window", window]

@@ -11,7 +11,7 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import atomic_path
-from wattloop.tune.executors.random_states import random_states, seed_everything, set_random_states
+from wattloop.tune.executors.base import random_states, seed_everything, set_random_states
 from wattloop.tune.executors.torch.training import Training
 from wattloop.tune.segment import Segment
 

@@ -12,8 +12,9 @@ from wattloop.core.errors import ConfigError, LeverError
 from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.cap_search import CapSteps, start_cap_search
 from wattloop.tune.executors.torch.candidate import Checkpoints, Counts, TorchCandidate
-from wattloop.tune.executors.torch.energy import EnergySource, SessionEnergy
 from wattloop.tune.executors.torch.epochs import (
+    EnergySource,
+    SessionEnergy,
     TrainedEpoch,
     sharpen_energy,
     sum_joules,
