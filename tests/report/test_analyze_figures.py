@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from wattloop.report.figures.scatter import MOST_POINTS, titled
 
 from tests.analyze.synthetic_runs import cali3_runs, greenscreen_runs
 from wattloop.analyze.clusters import clusters
@@ -16,7 +15,7 @@ from wattloop.analyze.quotient import quotients, top_runs
 from wattloop.analyze.row_metrics import row_metrics
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
-from wattloop.report.figures.chart import spec_of
+from wattloop.report.figures.chart import MOST_POINTS, spec_of, titled
 from wattloop.report.figures.clusters import cluster_figures
 from wattloop.report.figures.render import save_one
 from wattloop.report.figures.search import (
