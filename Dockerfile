@@ -11,7 +11,7 @@ COPY src ./src
 # Extras that need no compiler; training frameworks belong into an image of your own.
 # What is installed is this folder, which has no version to pin; constraints.txt pins the rest.
 # hadolint ignore=DL3013
-RUN pip install --no-cache-dir --constraint constraints.txt '.[serve,parquet,postgres,visa]' \
+RUN pip install --no-cache-dir --constraint constraints.txt '.[serve,parquet,postgres,kubernetes,visa]' \
     && rm -rf /src
 
 # The host's trees are mounted here (read-only), and runs are kept in a volume.

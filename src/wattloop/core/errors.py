@@ -10,8 +10,11 @@
     ├── StrategyError        a strategy cannot continue from its input
     ├── ImpossibleAction     a scheduling policy asked for an impossible action
     ├── InvariantBroken      an invariant of a simulation failed
-    ├── SlurmError           Slurm refuses a request
-    │   └── SlurmAway        Slurm does not answer; it may later
+    ├── ClusterError         the scheduler of a cluster refuses a request
+    │   ├── SlurmError       Slurm refuses a request
+    │   │   └── SlurmAway    Slurm does not answer; it may later
+    │   └── KubernetesError  Kubernetes refuses a request
+    │       └── KubernetesAway   its API server or kubelet does not answer; it may later
     └── StoreError           runs cannot be stored or found
         ├── StoreUnwritable
         ├── StoreTooNew
@@ -91,12 +94,34 @@ class InvariantBroken(WattloopError):
     """An invariant of a simulation failed: what was lost or used twice, and after which event."""
 
 
-class SlurmError(WattloopError):
+class ClusterError(WattloopError):
+    """The scheduler of a cluster refused a request; `is_away` if it only did not answer."""
+
+    is_away = False
+
+
+class SlurmError(ClusterError):
     """Slurm refused a request; the message quotes it."""
 
 
 class SlurmAway(SlurmError):
     """Slurm does not answer: slurmctld restarts, or cannot be reached. Ask again later."""
+
+    is_away = True
+
+
+class KubernetesError(ClusterError):
+    """Kubernetes refused a request; `status` is that of HTTP, 0 where there is none."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class KubernetesAway(KubernetesError):
+    """The API server or the kubelet does not answer, or not with sense. Ask again later."""
+
+    is_away = True
 
 
 class StoreError(WattloopError):

@@ -91,7 +91,7 @@ def _nvidia(context: Context, environment: Mapping[str, str], *, ranks: bool) ->
     try:
         cards = [_nvidia_card(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
         choice = _nvidia_choice(
-            cards, environment, ranks=ranks, mig=lambda word: _mig_card(nvml, word)
+            cards, environment, ranks=ranks, mig=lambda word: mig_card(nvml, word)
         )
     finally:
         nvidia.shut_down(nvml)
@@ -220,7 +220,7 @@ def _nvidia_card(nvml: Any, index: int) -> _Card:
     return _Card(f"gpu:{index}", uuid, minor)
 
 
-def _mig_card(nvml: Any, word: str) -> str | None:
+def mig_card(nvml: Any, word: str) -> str | None:
     try:
         instance = nvml.nvmlDeviceGetHandleByUUID(word)
         card = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)

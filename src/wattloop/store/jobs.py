@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from wattloop.core.results import RunStatus
-from wattloop.store.run_record import AGENT_KIND, RunRecord, job_key_of, job_row, read_record
+from wattloop.store.run_record import AGENT_KINDS, RunRecord, job_key_of, job_row, read_record
 from wattloop.store.schema import jobs, run_facts, runs
 
 # One row per job, updated as its runs are inserted and deleted. A job of a batch system is one row,
@@ -102,9 +102,9 @@ def _belongs(connection: Connection, record: RunRecord, known: Sequence[Row]) ->
     own_end_s = record.started_wall_s + (record.duration_s or 0.0)
     if max(record.started_wall_s - end_s, begin_s - own_end_s) > APART_S:
         return False
-    if record.kind != AGENT_KIND:
+    if record.kind not in AGENT_KINDS:
         return True
-    agents = [row for row in known if row["kind"] == AGENT_KIND]
+    agents = [row for row in known if row["kind"] in AGENT_KINDS]
     users = {row["user_name"] for row in agents} - {""}
     if record.user and users and record.user not in users:
         return False

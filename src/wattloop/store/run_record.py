@@ -237,8 +237,8 @@ def _device(record: RunRecord) -> str:
 
 # Jobs. A job of a batch system is one row, however many nodes measured it. Any other run is its own
 # job.
-AGENT_KIND = "slurm"
-"""Kind of the runs that a node agent writes. Where a job has any, they are its energy; energy
+AGENT_KINDS = ("slurm", "kubernetes")
+"""Kinds of the runs that a node agent writes. Where a job has any, they are its energy; energy
 measured by the user's own program is shown in addition and not added."""
 UNALLOCATED_KIND = "unallocated"
 """Kind of the runs with a node's energy outside of jobs."""
@@ -263,7 +263,7 @@ def job_key_of(record: RunRecord) -> str:
 def job_row(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the row of a job; `members` have the columns of its runs and their facts."""
     first = members[0]
-    by_agents = [m for m in members if m["kind"] == AGENT_KIND]
+    by_agents = [m for m in members if m["kind"] in AGENT_KINDS]
     adds = [m for m in by_agents or members if _counts(m)]
     shown = adds or by_agents or members
     begin_s = min(m["started_wall_s"] for m in shown)

@@ -3,11 +3,18 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from wattloop.fleet.agent.cpu_time import CpuTimeCurve, CpuTimes, JobKey, ProcessTimes
+from wattloop.fleet.agent.cpu_time import (
+    CpuTimeCurve,
+    CpuTimes,
+    JobKey,
+    ProcessTimes,
+    cgroup_file,
+)
 from wattloop.hardware.host import Host
 
 V2 = "system.slice/slurmstepd.scope/job_7/cpu.stat"
@@ -25,7 +32,7 @@ def test_a_jobs_control_group_is_read(tmp_path: Path, place: str, texts: tuple[s
     """Where Slurm's plugins for version 2 and version 1 put it; gone with the job, it stays."""
     path = tmp_path / place
     path.parent.mkdir(parents=True)
-    times = CpuTimes(Host(procfs=tmp_path), tmp_path, "n1")
+    times = CpuTimes(Host(procfs=tmp_path), partial(cgroup_file, tmp_path, "n1"), "n1")
     times.begin("run", 0.0)
     for second, text in enumerate(texts, 1):
         path.write_text(text)
@@ -39,7 +46,7 @@ def test_a_jobs_control_group_is_read(tmp_path: Path, place: str, texts: tuple[s
 
 def test_the_node_is_busy_as_proc_stat_says(tmp_path: Path) -> None:
     """User, nice, system and interrupts; neither idle nor stolen time."""
-    times = CpuTimes(Host(procfs=tmp_path), tmp_path, "n1")
+    times = CpuTimes(Host(procfs=tmp_path), partial(cgroup_file, tmp_path, "n1"), "n1")
     for second, user in ((0.0, 100), (1.0, 300)):
         (tmp_path / "stat").write_text(f"cpu  {user} 0 50 9999 0 0 0 77 0 0\ncpu0 1\n")
         times.read([], second)

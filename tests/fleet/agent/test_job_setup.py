@@ -11,6 +11,7 @@ from tests.control.daemon.conftest import DaemonRig
 from wattloop.fleet.agent import job_caps as desk_module
 from wattloop.fleet.agent.config import AgentConfig, ControlConfig
 from wattloop.fleet.agent.job_caps import JobSetupThread
+from wattloop.fleet.agent.job_events import SlurmSource
 from wattloop.fleet.agent.job_facts import COLUMNS
 
 DEFAULT_W = 700.0
@@ -58,7 +59,7 @@ def desk(
     control = ControlConfig(socket=str(daemon.socket), default_cap="-10%")
     control = control.model_copy(update={"recap_s": 0.05})  # five seconds at least, elsewhere
     config = AgentConfig(slurm_bin=str(controller.folder), control=control)
-    made = JobSetupThread(config, tmp_path)
+    made = JobSetupThread(config, tmp_path, SlurmSource(config, "n1"))
     made.start()
     yield made
     made.stop()

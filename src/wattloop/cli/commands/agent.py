@@ -54,7 +54,12 @@ def run_command(
         from wattloop.cap.job_savers import JobSavers
 
         savers = JobSavers(context.config.save, context.settings, node=name)
-    service = AgentService(context, savers)
+    source = None
+    if context.config.kubernetes is not None:
+        from wattloop.fleet.kubernetes.node import KubernetesNode
+
+        source = KubernetesNode(context)
+    service = AgentService(context, savers, source)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         service.stop.set()

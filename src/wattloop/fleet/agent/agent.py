@@ -24,7 +24,8 @@ from wattloop.fleet.agent.job_caps import (
     SavedJob,
     save_refusal,
 )
-from wattloop.fleet.agent.job_events import EventQueue, JobEvent, MissingEpilogs
+from wattloop.fleet.agent.job_events import EventQueue, JobEvent, SlurmSource
+from wattloop.fleet.agent.job_facts import JobSource
 from wattloop.fleet.agent.live_metrics import AgentMetrics
 from wattloop.fleet.agent.node_attribution import (
     STATE_FILE,
@@ -33,7 +34,7 @@ from wattloop.fleet.agent.node_attribution import (
     load_state,
     save_state,
 )
-from wattloop.fleet.agent.open_runs import OpenRun
+from wattloop.fleet.agent.open_runs import OpenRun, number
 from wattloop.fleet.delivery.node_status import NodeStatus, write_status
 from wattloop.fleet.delivery.sender import Delivery
 from wattloop.measure.metrics_endpoint import MetricsEndpoint
@@ -56,15 +57,21 @@ _log = logging.getLogger("wattloop.agent")
 class Agent:
     """The agent of one node. `start`, then `work` (or `poll` repeatedly), then `stop`."""
 
-    def __init__(self, context: AgentContext, savers: JobSaver | None = None) -> None:
+    def __init__(
+        self,
+        context: AgentContext,
+        savers: JobSaver | None = None,
+        source: JobSource | None = None,
+    ) -> None:
         self.context = context
+        self.source: JobSource = source or SlurmSource(context.config, context.node)
         self._savers = savers if context.config.save is not None else None
         self.faults: list[str] = []
         """The last messages for the operator."""
         self.events = EventQueue(context, self.fault)
-        self.attribution = NodeAttribution(context)
+        self.attribution = NodeAttribution(context, self.source)
         self.open_runs = self.attribution.open_runs
-        self.job_setup = JobSetupThread(context.config, context.folder)
+        self.job_setup = JobSetupThread(context.config, context.folder, self.source)
         self.on_run_ended: Callable[[], None] | None = None
         self.on_step: Callable[[], None] | None = None
         self.attribution.sensors.on_gap = self._gap
@@ -192,7 +199,7 @@ class Agent:
             plan.note(f"began {time_s - stated_s:.0f} s before it was measured")
         fresh = self.open_runs.open(plan)
         fresh.first_row(self.attribution.ledger.open(plan.run_id))
-        self.attribution.cpu.begin(plan.run_id, time_s)
+        self.attribution.cpu.begin(plan.run_id, time_s, number(event.facts.get("cpu_s")))
         self._report_jobs()  # before its prolog goes on: the job may ask for its GPUs at once
         self.job_setup.job_began(plan.run_id, plan.job, plan.uid, plan.gpus)
 
@@ -310,9 +317,14 @@ IMPORT_AGAIN_S = 60.0
 class AgentService:
     """An agent that runs until stopped."""
 
-    def __init__(self, context: AgentContext, savers: JobSaver | None = None) -> None:
+    def __init__(
+        self,
+        context: AgentContext,
+        savers: JobSaver | None = None,
+        source: JobSource | None = None,
+    ) -> None:
         self.context = context
-        self._savers = savers
+        self._savers, self._source = savers, source
         self.stop = threading.Event()
         self._status: NodeStatus | None = None
         self._metrics = AgentMetrics()
@@ -328,14 +340,12 @@ class AgentService:
         with _locked(self.context.folder):
             context, sender = self.context, None
             config, events = context.config, context.folder / "events"
-            agent = Agent(context, self._savers)
+            agent = Agent(context, self._savers, self._source)
             agent.start()  # locks its journals before they are sent
             try:
                 # Threads that treat an unlocked journal as finished stop before the agent.
                 with ExitStack() as threads:
-                    threads.enter_context(
-                        MissingEpilogs(events, context.node, self._jobs, config.slurm_bin)
-                    )
+                    threads.enter_context(agent.source.follower(events, self._jobs))
                     if config.deliver is not None:
                         options = config.delivery_options(context.node)
                         sender = Delivery(options, lambda: self._status)

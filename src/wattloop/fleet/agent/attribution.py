@@ -38,7 +38,7 @@ class Occupant(NamedTuple):
 
     run: str
     gpus: frozenset[str] = frozenset()
-    cpus: int = 0
+    cpus: float = 0
     whole: bool = False
     cpu_s: float | None = None
 

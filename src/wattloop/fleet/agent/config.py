@@ -18,6 +18,7 @@ from wattloop.fleet.delivery.client import NODE_NAME, DeliveryOptions
 from wattloop.hardware.host import Host
 from wattloop.measure.metrics_endpoint import parse_address
 
+MOST_GPUS = 256
 CAP = re.compile(r"\s*(-\d{1,2}(\.\d+)?\s*%|\d{1,3}(\.\d+)?\s*%|\d{1,5}(\.\d+)?\s*W?)\s*")
 
 
@@ -106,6 +107,26 @@ class SaveConfig(_Part):
         return found_w * float(text[:-1]) / 100 if share else float(text.rstrip("W"))
 
 
+class KubernetesConfig(_Part):
+    """Kubernetes instead of Slurm as the source of jobs: containers of pods.
+
+    Attributes:
+        node: name of the node object; the agent's node unless given.
+        api: `https://host:6443`; in a pod, the cluster's own unless given.
+        token_file, ca_file: of the API server, where `api` is given.
+        socket: of the kubelet's PodResources API.
+        gpus: identifier of a GPU as the kubelet gives it -> its number in `wattloop devices`,
+            where the driver does not say.
+    """
+
+    node: str | None = None
+    api: str | None = None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    gpus: dict[str, int] = Field(default_factory=dict)
+
+
 class AgentConfig(_Part):
     """Configuration of one agent.
 
@@ -125,6 +146,7 @@ class AgentConfig(_Part):
         deliver, control: the fleet's server, the control daemon.
         metrics: where to listen for Prometheus: a port, or host:port; nowhere unless given.
         save: rules of the saver of jobs; none runs unless given.
+        kubernetes: pods instead of Slurm's jobs, where given.
     """
 
     folder: str = "/var/lib/wattloop/{node}"
@@ -146,6 +168,7 @@ class AgentConfig(_Part):
     deliver: DeliverConfig | None = None
     control: ControlConfig | None = None
     save: SaveConfig | None = None
+    kubernetes: KubernetesConfig | None = None
 
     @field_validator("metrics", mode="before")
     @classmethod
@@ -261,8 +284,13 @@ def agent_context(
         "store": config.store,
     }
     numbers: Mapping[int, int] = config.gpus
-    if not numbers and not config.virtual_gpus:
+    if config.kubernetes is not None:
+        numbers = {number: number for number in range(MOST_GPUS)}  # its events have our numbers
+    elif not numbers and not config.virtual_gpus:
         numbers = minor_numbers(host)
+    cpus = config.cpus or os.cpu_count() or 1
+    if config.kubernetes is None:
+        cpus = config.cpus or slurm_cpus(node, config.slurm_bin) or cpus
     return AgentContext(
         node=node,
         config=config,
@@ -270,5 +298,5 @@ def agent_context(
         host=host,
         clock=clock or RealClock(),
         gpu_numbers=numbers,
-        cpus=config.cpus or slurm_cpus(node, config.slurm_bin) or os.cpu_count() or 1,
+        cpus=cpus,
     )

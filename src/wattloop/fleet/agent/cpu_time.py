@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,12 +144,15 @@ class CpuTimeCurve:
 
 
 class CpuTimes:
-    """CPU times from control groups, or from processes without them."""
+    """CPU times from control groups, or from processes without them.
 
-    def __init__(self, host: Host, cgroup_root: Path, node: str) -> None:
+    Args:
+        locate: returns the file of a job's control group, given the job and its user.
+    """
+
+    def __init__(self, host: Host, locate: Callable[[str, int], Path | None], node: str) -> None:
         self._host = host
-        self._root = cgroup_root
-        self._node = node
+        self._locate = locate
         self._files: dict[str, Path] = {}
         self._processes = ProcessTimes(host.procfs, node)
         self._jobs: dict[str, CpuTimeCurve] = {}
@@ -202,7 +205,7 @@ class CpuTimes:
     def _of_cgroup(self, key: JobKey) -> float | None:
         path = self._files.get(key.run)
         if path is None:
-            path = cgroup_file(self._root, self._node, key.job, key.uid)
+            path = self._locate(key.job, key.uid)
             if path is None:
                 return None
             self._files[key.run] = path

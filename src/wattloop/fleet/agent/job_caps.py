@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, Protocol
 
 from wattloop.control.daemon.client import LOW_POWER, Client, connect
 from wattloop.control.daemon.job_gpus import JobGpus, write_job_gpus
+from wattloop.control.daemon.protocol import PermissionDenied
 from wattloop.core.errors import WattloopError
 from wattloop.core.files import atomic_write
 from wattloop.core.records import Scope, highest_power_w
 from wattloop.fleet.agent.config import AgentConfig, ControlConfig, SaveConfig
-from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm
+from wattloop.fleet.agent.job_facts import JobFacts, JobSource
 
 # Power caps of jobs, set through the control daemon.
 #
@@ -39,6 +40,9 @@ def choose_cap(facts: JobFacts | None, default_cap: str | None) -> tuple[Cap | N
     """
     if facts is not None and facts.tampered:
         return LOW_POWER, "its name or comment imitates AdminComment: refused, low power instead"
+    asked = None if facts is None else facts.cap.get("cap")
+    if isinstance(asked, str):
+        return daemon_setting(asked), f"{asked}, as its pod asks"
     chosen = None if facts is None else facts.cap.get("cap_w")
     if isinstance(chosen, int | float) and 0 < chosen <= HIGHEST_W and chosen is not True:
         return float(chosen), "chosen by the scheduler"
@@ -72,6 +76,8 @@ class JobCaps:
         self._set: dict[str, set[str]] = {}
         self.fault = ""
         """Why caps cannot be set now; empty when they can."""
+        self.refusals: dict[str, str] = {}
+        """Why the daemon's rules refused the cap of a job that its user chose."""
 
     def start(self) -> None:
         """Make prologs wait for their caps from now on."""
@@ -144,6 +150,10 @@ class JobCaps:
                 self._set.setdefault(job, set()).add(lever)
                 if isinstance(change.after, float):
                     done[lever.partition("/")[0]] = change.after
+        except PermissionDenied as error:
+            self._lost(f"job {job}: {error}")
+            self.refusals[job] = str(error)
+            return done
         except WattloopError as error:
             self._lost(f"job {job}: {error}")
             return done
@@ -256,8 +266,8 @@ class _Job(NamedTuple):
 class JobSetupThread:
     """Thread that queries Slurm and sets caps; answers wait until they are fetched."""
 
-    def __init__(self, config: AgentConfig, folder: Path) -> None:
-        self._config = config
+    def __init__(self, config: AgentConfig, folder: Path, source: JobSource) -> None:
+        self._config, self._source = config, source
         self._caps = None if config.control is None else JobCaps(config.control, folder)
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[JobSetup] = queue.SimpleQueue()
@@ -329,15 +339,13 @@ class JobSetupThread:
             self._caps.end(job)
 
     def _answer_facts(self, run_id: str, job: str) -> None:
-        facts, reason = ask_slurm(job, folder=self._config.slurm_bin)
+        facts, reason = self._source.ask(job, False)
         self._answers.put(JobSetup(run_id, facts, reason))
 
     def _set_up(self, task: _Job, *, again: bool = False) -> None:
         facts, reason, cap_w, why = None, "", {}, ""
         try:
-            facts, reason = ask_slurm(
-                task.job, folder=self._config.slurm_bin, caps=self._caps is not None
-            )
+            facts, reason = self._source.ask(task.job, self._caps is not None)
             if again and reason:  # no answer: the previous choice still holds
                 self._plan_recap(task)
                 return
@@ -345,6 +353,8 @@ class JobSetupThread:
             if self._caps is not None and control is not None:
                 cap, why = choose_cap(facts, control.default_cap)
                 cap_w = self._caps.begin(task.job, task.uid, task.gpus, cap)
+                if refusal := self._caps.refusals.pop(task.job, ""):
+                    self._source.refused(task.job, refusal)
         except Exception as error:  # noqa: BLE001 - a job is measured whatever happens here
             reason = f"{type(error).__name__}: {error}"
             _log.exception("job %s", task.job)

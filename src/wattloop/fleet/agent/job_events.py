@@ -10,8 +10,10 @@ from pathlib import Path
 from wattloop.core.clock import Clock
 from wattloop.core.files import atomic_write
 from wattloop.core.process import BackgroundThread
-from wattloop.fleet.agent.config import AgentContext
-from wattloop.fleet.agent.job_facts import jobs_on_node
+from wattloop.core.records import Domain
+from wattloop.fleet.agent.config import AgentConfig, AgentContext
+from wattloop.fleet.agent.cpu_time import cgroup_file
+from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm, jobs_on_node
 from wattloop.hardware.host import Host
 
 # What prolog and epilog left in the agent's folder: which job began or ended, and when.
@@ -220,6 +222,29 @@ class EventQueue:
                 self._fault(f"{self._folder.path / name}: {error.strerror or error}")
                 left.append(name)
         self._to_remove = left
+
+
+class SlurmSource:
+    """Slurm as the source of a node's jobs: prolog and epilog write the events."""
+
+    def __init__(self, config: AgentConfig, node: str) -> None:
+        self._node, self._bin = node, config.slurm_bin
+        self._root = Path(config.cgroup_root)
+
+    def attach(self, domains: Mapping[str, Domain]) -> None:
+        """Do nothing: Slurm's numbers of GPUs are the driver's."""
+
+    def follower(self, events: Path, running: Callable[[], Sequence[str]]) -> "MissingEpilogs":
+        return MissingEpilogs(events, self._node, running, self._bin)
+
+    def cpu_file(self, job: str, uid: int) -> Path | None:
+        return cgroup_file(self._root, self._node, job, uid)
+
+    def ask(self, job: str, caps: bool) -> tuple[JobFacts | None, str]:
+        return ask_slurm(job, folder=self._bin, caps=caps)
+
+    def refused(self, job: str, why: str) -> None:
+        """Do nothing: the agent's fault says it."""
 
 
 class MissingEpilogs(BackgroundThread):

@@ -3,11 +3,14 @@
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from wattloop.core.errors import MeterUnavailable, SlurmError
+from wattloop.core.records import Domain
 from wattloop.fleet.job_comment import read_comment
 from wattloop.fleet.slurm_text import expand_nodes, parse_notes
 from wattloop.hardware.host import Host
@@ -118,6 +121,10 @@ class JobFacts:
     no_save: bool = False
 
 
+POD_FACTS = (
+    *("name", "namespace", "pod", "container", "owner_kind", "owner", "pod_uid", "container_id"),
+)
+"""Facts of a container, from its event."""
 COLUMNS = (
     *(("id", "JobID", 20), ("array_job", "ArrayJobID", 20), ("array_task", "ArrayTaskID", 20)),
     *(("nodes", "NumNodes", 12), ("user", "UserName", 64), ("partition", "Partition", 64)),
@@ -126,6 +133,32 @@ COLUMNS = (
 )
 _FACTS = ("array_job", "array_task", "nodes", "user", "partition", "project", "name")
 _NOTHING = {"", "(null)", "N/A"}
+
+
+class JobSource(Protocol):
+    """Source of the jobs of a node: Slurm, or Kubernetes."""
+
+    def attach(self, domains: Mapping[str, Domain]) -> None:
+        """Learn the domains of the node."""
+        ...
+
+    def follower(
+        self, events: Path, running: Callable[[], Sequence[str]]
+    ) -> AbstractContextManager[object]:
+        """Return a thread that writes events which nobody else writes."""
+        ...
+
+    def cpu_file(self, job: str, uid: int) -> Path | None:
+        """Return the file with the CPU time of a job's control group, if it has one."""
+        ...
+
+    def ask(self, job: str, caps: bool) -> tuple[JobFacts | None, str]:
+        """Return facts about a job, with its cap if asked for; or why there are none."""
+        ...
+
+    def refused(self, job: str, why: str) -> None:
+        """Report that the control daemon refused the cap of a job."""
+        ...
 
 
 def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFacts | None, str]:
@@ -224,11 +257,12 @@ def cpus_on_node(counts: str, nodes: str, node: str) -> int | None:
 def event_facts(facts: Mapping[str, str], *, cluster: str, node: str) -> dict[str, str]:
     """Return the facts of a prolog's event, by the names of `measure.job`."""
     named = {
-        "scheduler": "slurm",
+        "scheduler": facts.get("scheduler", "slurm"),
         "job": facts.get("job", ""),
+        **{name: facts.get(name, "") for name in POD_FACTS},
         "cluster": facts.get("cluster") or cluster,
         "partition": facts.get("partition", ""),
-        "project": facts.get("account", ""),
+        "project": facts.get("account") or facts.get("namespace", ""),
         "user": facts.get("user", ""),
         "nodes": facts.get("nodes", ""),
         "node": node,

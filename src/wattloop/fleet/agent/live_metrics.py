@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST_JOBS = 256
 """Jobs beyond it are added up as `job_id="other"`: the number of series is bounded."""
+POD_LABELS = ("namespace", "pod", "container", "owner_kind", "owner")
 OTHER, IDLE = "other", "unallocated"
 Labels = dict[str, str]
 
@@ -216,6 +217,7 @@ def _job_labels(agent: Agent, run: OpenRun) -> Labels:
         "name": plain(plan.facts.get("name", "")),
         "user": plain(plan.user),
         "project": plain(plan.facts.get("project", "")),
+        **{n: plain(plan.facts[n]) for n in POD_LABELS if n in plan.facts},
     }
 
 

@@ -23,6 +23,7 @@ from wattloop.fleet.agent.attribution import (
 from wattloop.fleet.agent.config import AgentContext
 from wattloop.fleet.agent.cpu_time import CpuTimes, JobKey
 from wattloop.fleet.agent.job_events import EventQueue, JobEvent
+from wattloop.fleet.agent.job_facts import JobSource
 from wattloop.fleet.agent.node_energy import NodeSensors
 from wattloop.fleet.agent.open_runs import OpenRun, OpenRuns, RunPlan
 from wattloop.measure.energy_curve import BRIDGE_S
@@ -84,12 +85,13 @@ class AgentState:
 class NodeAttribution:
     """Attribution of the node's energy, complete up to `until_s`."""
 
-    def __init__(self, context: AgentContext) -> None:
+    def __init__(self, context: AgentContext, source: JobSource) -> None:
         self.context = context
         self.sensors = NodeSensors(Context(context.host, context.settings, context.clock))
         self.layout = NodeLayout(self.sensors.domains, context.cpus)
+        source.attach(self.layout.domains)
         self.open_runs = OpenRuns(context, self.sensors, self.layout)
-        self.cpu = CpuTimes(context.host, Path(context.config.cgroup_root), context.node)
+        self.cpu = CpuTimes(context.host, source.cpu_file, context.node)
         shared = {n: d for n, d in self.layout.domains.items() if self.layout.is_shared(n)}
         fitted_w = fitted_idle_power(context.settings, context.host)
         self.idle = LearnedIdlePower(shared, context.config.cpu_idle_w, fitted_w)

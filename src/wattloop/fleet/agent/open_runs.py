@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ EXACT_S = 1e-6
 
 
 def share_domain(
-    layout: NodeLayout, domain: Domain, *, cpus: int, whole: bool, limit_w: float | None
+    layout: NodeLayout, domain: Domain, *, cpus: float, whole: bool, limit_w: float | None
 ) -> Domain:
     """Return a domain of the node as a job has it.
 
@@ -83,10 +84,10 @@ def share_domain(
     return _share(
         domain,
         f"{domain.source}; the job's share: power above idle by CPU time, idle power by "
-        f"{cpus} of {layout.cpus} CPUs",
+        f"{cpus:g} of {layout.cpus} CPUs",
         provenance=Provenance.weakest((Provenance.MODELLED, domain.provenance)),
         tdp_w=tdp_w or None,
-        tdp_note="" if tdp_w is None else f"TDP, for {cpus} of {layout.cpus} CPUs",
+        tdp_note="" if tdp_w is None else f"TDP, for {cpus:g} of {layout.cpus} CPUs",
     )
 
 
@@ -156,7 +157,7 @@ class RunPlan:
     uid: int = -1
     user: str = ""
     gpus: tuple[str, ...] = ()
-    cpus: int = 0
+    cpus: float = 0
     whole: bool = False
     started_s: float = 0.0
     started_wall_s: float = 0.0
@@ -364,7 +365,12 @@ class OpenRuns:
     def plan(self, event: JobEvent, time_s: float) -> RunPlan:
         """Return the plan of a run that begins at `time_s`, for a start event."""
         context, facts, wall_s = self._context, event.facts, self._wall_s(time_s)
-        cpus = cpus_on_node(facts.get("cpus", ""), facts.get("nodelist", ""), context.node)
+        is_container = facts.get("scheduler") == "kubernetes"
+        cpus: float | None
+        if is_container:
+            cpus = min(number(facts.get("cpus")), float(context.cpus))
+        else:
+            cpus = cpus_on_node(facts.get("cpus", ""), facts.get("nodelist", ""), context.node)
         plan = RunPlan(
             run_id=new_run_id(wall_s),
             event=event.name,
@@ -372,20 +378,23 @@ class OpenRuns:
             uid=_uid(facts),
             user=facts.get("user", ""),
             cpus=cpus or 0,
-            whole=cpus is not None and cpus >= context.cpus,
+            whole=not is_container and cpus is not None and cpus >= context.cpus,
             started_s=time_s,
             started_wall_s=wall_s,
             facts=event_facts(facts, cluster=context.config.cluster, node=context.node),
         )
         numbers, names, unknown = self._gpus(facts)
         plan.gpus = names
-        if unknown or (facts.get("gpus") and not numbers):
-            which = ", ".join(map(str, unknown)) or facts.get("gpus", "")
-            plan.note(f"no sensor here belongs to GPU {which} of Slurm; its energy is not known")
+        strange = facts.get("gpus_unknown", "")
+        if unknown or strange or (facts.get("gpus") and not numbers):
+            which = ", ".join(map(str, unknown)) or strange or facts.get("gpus", "")
+            plan.note(f"no sensor here belongs to its GPU {which}; its energy is not known")
+        if said := facts.get("devices_unknown"):
+            plan.note(f"which devices it has is not known: {said}")
         if cpus is None:
             plan.note("how many CPUs it has here is not known: its share is by CPU time alone")
         plan.facts["exclusive"] = "yes" if plan.whole else "no"
-        plan.facts["cpus_on_node"] = str(plan.cpus)
+        plan.facts["cpus_on_node"] = f"{plan.cpus:g}"
         plan.facts["gpus_on_node"] = str(len(numbers))
         return plan
 
@@ -435,7 +444,7 @@ class OpenRuns:
                     "job %s of %s: its own words imitate AdminComment", plan.job, plan.user
                 )
         elif setup.reason:
-            plan.note(f"Slurm's controller said nothing of it: {setup.reason}")
+            plan.note(f"the scheduler said nothing of it: {setup.reason}")
         for gpu, watts in setup.cap_w.items():
             plan.facts[f"cap_w {gpu}"] = f"{watts:g}"
             text = f"{gpu}: power cap of {watts:g} W, {setup.cap_why}"
@@ -493,12 +502,14 @@ class OpenRuns:
         settings = self._settings(plan)
         cluster = plan.facts.get("cluster") or context.config.cluster
         tags = {"node": context.node, "cluster": cluster, UNALLOCATED: "" if plan.job else "yes"}
-        job = Job(plan.job, "slurm", scheduler=plan.facts).to_dict() if plan.job else None
+        kind = plan.facts.get("scheduler", "slurm")
+        number = plan.facts.get("job") or plan.job  # of a container: its owner's
+        job = Job(number, kind, scheduler=plan.facts).to_dict() if plan.job else None
         return {
             "run_id": plan.run_id,
             "name": plan.facts.get("name") or (f"job {plan.job}" if plan.job else UNALLOCATED),
             "command": None,
-            "kind": "slurm" if plan.job else UNALLOCATED,
+            "kind": kind if plan.job else UNALLOCATED,
             "started_wall_s": plan.started_wall_s,
             "started_s": plan.started_s,
             "boot_id": context.host.boot_id,
@@ -563,6 +574,11 @@ class OpenRuns:
     def _wall_s(self, time_s: float) -> float:
         clock = self._context.clock
         return clock.wall_s() - (clock.now_s() - time_s)
+
+
+def number(text: str | None) -> float:
+    """Return a number of an event; 0 for others."""
+    return float(text) if text and re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text) else 0.0
 
 
 def _uid(facts: Mapping[str, str]) -> int:

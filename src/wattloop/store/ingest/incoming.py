@@ -16,7 +16,7 @@ from wattloop.core.errors import ConfigError, StoreUnwritable
 from wattloop.core.files import atomic_write_json, is_same_file, try_lock
 from wattloop.store.ingest.received_run import RunSource
 from wattloop.store.journal import END, frames_in
-from wattloop.store.run_record import AGENT_KIND, UNALLOCATED_KIND, RunRecord
+from wattloop.store.run_record import AGENT_KINDS, UNALLOCATED_KIND, RunRecord
 
 # Files of an incoming journal.
 #
@@ -291,5 +291,5 @@ def check_record(record: RunRecord, source: RunSource | None) -> None:
     if source is None:
         return
     check_host(record.run_id, record.host, source)
-    if not source.is_trusted and record.kind in (AGENT_KIND, UNALLOCATED_KIND):
+    if not source.is_trusted and record.kind in (*AGENT_KINDS, UNALLOCATED_KIND):
         raise ForeignRun(f"{record.run_id} is a run of a node")

@@ -9,7 +9,7 @@ from typing import Any
 from wattloop.core.records import highest_power_w, shape_fault
 from wattloop.core.results import DomainEnergy, Label, Missing, WindowResult
 from wattloop.core.text import plain
-from wattloop.store.run_record import AGENT_KIND, UNALLOCATED_KIND, RunRecord, feeds_fault
+from wattloop.store.run_record import AGENT_KINDS, UNALLOCATED_KIND, RunRecord, feeds_fault
 
 # Plausibility: negative or infinite energy, more than the devices can draw, a time in the future.
 
@@ -115,7 +115,7 @@ def received_run(record: RunRecord, source: RunSource, now_wall_s: float) -> Non
         ValueError, TypeError: it cannot be interpreted.
     """
     _bound(record)
-    if not source.is_trusted and record.kind in (AGENT_KIND, UNALLOCATED_KIND):
+    if not source.is_trusted and record.kind in (*AGENT_KINDS, UNALLOCATED_KIND):
         record.kind = "command"
     record.settings = without_places(record.settings)
     _correct_clock(record, source.clock_offset_s)

@@ -1,0 +1,229 @@
+"""Promises about energy of pods: each joule once, by container, pod, namespace and owner."""
+
+from typing import Any
+
+import pytest
+
+from tests.fleet.agent.scripted_node import PACKAGE, domains_of
+from tests.fleet.kubernetes.conftest import CPU_W, GPU_W, UUIDS, PodNode
+from tests.support.kubelet import cgroup_of, make_group
+from tests.support.kubernetes_api import ApiError, pod, schemas_installed
+from wattloop.fleet.agent.live_metrics import AgentMetrics
+from wattloop.measure.recovery import finalize_orphaned_run
+from wattloop.store.database import open_store
+from wattloop.store.job_queries import job_page
+from wattloop.store.journal_import import import_journal
+from wattloop.store.run_record import header_fault
+
+LAYOUTS = [
+    ("systemd", "cri-containerd", "burstable"),
+    ("systemd", "crio", "guaranteed"),
+    ("systemd", "cri-containerd", "besteffort"),
+    ("cgroupfs", "containerd", "guaranteed"),
+    ("cgroupfs", "crio", "besteffort"),
+    ("cgroupfs", "containerd", "burstable"),
+]
+
+
+def energy_j(end: dict[str, Any], name: str) -> float:
+    return float(domains_of(end).get(name, {}).get("energy_j") or 0.0)
+
+
+@pytest.mark.parametrize(("driver", "runtime", "qos"), LAYOUTS)
+def test_pods_and_rest_add_up_to_the_node(
+    node: PodNode, driver: str, runtime: str, qos: str
+) -> None:
+    """Two pods, one with a GPU, under both drivers, runtimes and all classes of service."""
+    node.start()
+    node.work(2, rest=1.0)
+    layout = {"driver": driver, "runtime": runtime, "qos": qos}
+    train = node.run_pod("train", gpus=(1,), cpus="2", namespace="ml", **layout)
+    web = node.run_pod("web", cpus="500m", namespace="shop", **layout)
+    assert sorted(node.look()[0]) == sorted([train, web])
+    node.work(10, **{train: 3.0, web: 0.5, "rest": 0.5})
+    for container in (train, web):
+        node.end_pod(container)
+    assert sorted(node.look()[1]) == sorted([train, web])
+    node.work(4, rest=1.0)
+    trained, served = node.end_of(train), node.end_of(web)
+    # 40 W idle by 2 and 0.5 of 8 CPUs, 60 W above it by 3 and 0.5 of 4 busy seconds a second
+    assert energy_j(trained, PACKAGE) == pytest.approx(10 * (10 + 45), rel=0.15)
+    assert energy_j(served, PACKAGE) == pytest.approx(10 * (2.5 + 7.5), rel=0.15)
+    assert energy_j(trained, "gpu:1") == pytest.approx(10 * GPU_W[1], rel=0.05)
+    assert energy_j(served, "gpu:1") == energy_j(trained, "gpu:0") == 0.0
+    node.stop()
+    ends = node.ends()
+    lived_s = max(e["time_s"] for e in ends) - min(e["result"]["begin_s"] for e in ends)
+    for name, watts in ((PACKAGE, CPU_W), ("gpu:0", GPU_W[0]), ("gpu:1", GPU_W[1])):
+        assert sum(energy_j(e, name) for e in ends) == pytest.approx(watts * lived_s, rel=0.01)
+
+
+def test_a_run_says_container_pod_namespace_and_owner_and_jobs_add_up_by_owner(
+    node: PodNode,
+) -> None:
+    """Two pods of one PyTorchJob are one job of the store, with the energy of both."""
+    node.start()
+    owner = {"kind": "PyTorchJob", "name": "bert", "apiVersion": "kubeflow.org/v1"}
+    pods = [
+        node.run_pod(f"bert-{n}", gpus=(n,), namespace="ml", owner=owner, annotations={"a": "b"})
+        for n in range(2)
+    ]
+    node.look()
+    node.work(5, rest=1.0)
+    for container in pods:
+        node.end_pod(container)
+    node.look()
+    node.work(3, rest=1.0)
+    (journal,) = node.of(pods[0])
+    assert header_fault(journal.header) == ""
+    facts = journal.header["job"]["scheduler"]
+    assert {name: facts[name] for name in ("namespace", "pod", "container", "project")} == {
+        "namespace": "ml", "pod": "bert-0", "container": "main", "project": "ml",
+    }  # fmt: skip
+    assert (facts["scheduler"], facts["owner_kind"], facts["owner"]) == (
+        "kubernetes", "PyTorchJob", "bert",
+    )  # fmt: skip
+    node.stop()
+    with open_store(str(node.folder / "runs.db")) as store:
+        for path in sorted((node.folder / "n1/journals").glob("*.journal")):
+            import_journal(store, path, finalize_orphaned_run)
+        (job,) = [row for row in job_page(store) if row["job_id"] == "ml/PyTorchJob/bert"]
+    assert (job["runs"], job["project"], job["kind"]) == (2, "ml", "kubernetes")
+    assert job["energy_j"] == pytest.approx(5 * sum(GPU_W), rel=0.2)
+
+
+def test_an_agent_that_was_killed_misses_no_pod(node: PodNode) -> None:
+    """One ends and one begins while nobody looks; the third goes on in the same run."""
+    node.start()
+    ends, stays = node.run_pod("ends"), node.run_pod("stays", gpus=(0,))
+    node.look()
+    node.work(3, rest=1.0)
+    node.kill()
+    node.end_pod(ends)
+    begins = node.run_pod("begins", gpus=(1,))
+    node.work(2, rest=1.0)
+    node.start()
+    assert node.look() == ([begins], [ends])
+    node.work(3, rest=1.0)
+    for container in (stays, begins):
+        node.end_pod(container)
+    node.look()
+    node.work(3, rest=1.0)
+    for container in (ends, stays, begins):
+        (journal,) = node.of(container)
+        assert journal.end is not None
+    assert energy_j(node.end_of(stays), "gpu:0") == pytest.approx(8 * GPU_W[0], rel=0.05)
+
+
+def test_a_container_older_than_the_agent_brings_no_cpu_time_of_before(node: PodNode) -> None:
+    node.start()
+    old = node.run_pod("old", cpus="1")
+    make_group(node.groups[old], cpu_s=5_000.0)
+    node.used_s = 6_000.0
+    node.busy(node.used_s)
+    node.look()
+    for second in range(1, 6):
+        node.pass_time(1.0)
+        node.busy(6_000.0 + 4 * second)
+        make_group(node.groups[old], cpu_s=5_000.0 + second)
+    node.end_pod(old)
+    node.look()
+    node.pass_time(3.0)
+    # 5 W of the idle 40 W, a quarter of the 60 W above
+    assert energy_j(node.end_of(old), PACKAGE) == pytest.approx(5 * (5 + 15), rel=0.2)
+
+
+def test_claims_of_dynamic_resource_allocation_are_devices_too(node: PodNode) -> None:
+    """By the UUID in the CDI name, or by the driver's device name."""
+    node.start()
+    for number, claim in enumerate((("c", "gpu-0", ""), ("c", "x", f"nvidia.com/gpu={UUIDS[1]}"))):
+        name = f"dra-{number}"
+        container = node.run_pod(name)
+        node.kubelet.take(name)
+        node.kubelet.give(name, claims=(claim,))
+        node.look()
+        node.work(1, rest=1.0)
+        (run,) = [r for r in node.agent.open_runs.runs.values() if r.plan.job == container]  # type: ignore[union-attr]  # it runs
+        assert run.plan.gpus == (f"gpu:{number}",)
+
+
+def test_a_deployment_is_found_by_its_replica_sets_name_and_a_ray_job_by_its_cluster(
+    node: PodNode, api: Any
+) -> None:
+    ray = {"apiVersion": "ray.io/v1", "kind": "RayCluster"}
+    above = {"kind": "RayJob", "name": "tune", "uid": "u", "controller": True}
+    about = {"name": "tune-x", "namespace": "default", "ownerReferences": [above]}
+    api.add({**ray, "metadata": about})
+    cases = {
+        "web": ({"kind": "ReplicaSet", "name": "web-5d9"}, {"pod-template-hash": "5d9"}),
+        "worker": ({"kind": "RayCluster", "name": "tune-x"}, {}),
+        "set": ({"kind": "StatefulSet", "name": "db"}, {}),
+        "alone": (None, {}),
+    }
+    for name, (owner, labels) in cases.items():
+        node.api.add(pod(name, owner=owner, labels=labels))
+    node.start()
+    node.source.watch.refresh()
+    found = {one.name: tuple(one.owner) for one in node.source.watch.pods().values()}
+    assert found == {
+        "web": ("Deployment", "web"),
+        "worker": ("RayJob", "tune"),
+        "set": ("StatefulSet", "db"),
+        "alone": ("Pod", "alone"),
+    }
+
+
+def test_a_service_gets_a_new_run_every_day_and_nothing_is_lost_between(node: PodNode) -> None:
+    node.config["unallocated_hours"] = 10 / 3_600
+    node.start()
+    web = node.run_pod("web", gpus=(0,))
+    for _ in range(32):
+        node.look()
+        node.work(1, rest=1.0)
+    node.end_pod(web)
+    node.look()
+    node.work(3, rest=1.0)
+    journals = node.of(web)
+    assert len(journals) >= 3
+    assert all(journal.end is not None for journal in journals)
+    total_j = sum(energy_j(j.end or {}, "gpu:0") for j in journals)
+    assert total_j == pytest.approx(32 * GPU_W[0], rel=0.05)
+
+
+def test_metrics_name_pods_and_their_number_is_bounded(
+    node: PodNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wattloop.fleet.agent.live_metrics.MOST_JOBS", 3)
+    agent = node.start()
+    for number in range(5):
+        node.run_pod(f"p{number}", namespace="ml")
+    node.look()
+    node.work(2, rest=1.0)
+    metrics = AgentMetrics()
+    metrics.update(agent, [])
+    text = metrics.render(False)
+    lines = [x for x in text.splitlines() if x.startswith("wattloop_job_energy_joules_total")]
+    pods = {part for x in lines for part in x.split(",") if part.startswith("pod=")}
+    assert 1 <= len(pods) <= 3
+    assert any('namespace="ml"' in x and 'owner_kind="Pod"' in x for x in lines)
+    assert any('job_id="other"' in x for x in lines)
+
+
+def test_sandboxes_are_not_pods(node: PodNode) -> None:
+    """The pause container of a pod has a group of its own and no name."""
+    node.start()
+    main = node.run_pod("one")
+    uid = next(iter(node.api.all("pods")))["metadata"]["uid"]
+    make_group(cgroup_of(node.folder / "cgroup", uid, "f" * 64))
+    assert node.look() == ([main], [])
+    node.work(1, rest=1.0)
+    assert node.look() == ([], [])
+
+
+@pytest.mark.skipif(not schemas_installed(), reason="kubernetes-validate is not installed")
+def test_the_stand_in_refuses_what_the_official_schema_does(node: PodNode) -> None:
+    good = pod("good")
+    node.api.add(good)
+    for change in ({"spec": {"nodeNam": "n1"}}, {"spec": {"nodeName": 3}}):
+        with pytest.raises(ApiError):
+            node.api.change("pods", "default", "good", change)
