@@ -8,7 +8,10 @@ downloaded, so the model begins from random weights and is small.
 
 import argparse
 import contextlib
+import os
 import sys
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from news import KINDS, LENGTH, VOCABULARY, news
@@ -48,6 +51,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--layers", type=int, default=2)
     add("--width", type=int, default=64)
     add("--seed", type=int, default=0)
+    add("--virtual_step", type=float, default=0.04, help="s of a step on a virtual GPU")
     add("--threads", type=int, default=1, help="of the CPU, where there is no GPU")
     return parser
 
@@ -78,16 +82,42 @@ def train_for(args: argparse.Namespace, model: "torch.nn.Module") -> None:
     for epoch in range(1, args.epochs + 1):
         model.train()
         for index, (words, labels) in enumerate(train, start=1):
-            with precision(args, device):
-                loss = model(input_ids=words.to(device), labels=labels.to(device)).loss
-            scaler.scale(loss / every).backward()
-            if index % every == 0 or index == len(train):
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
+            with virtual_step(args):
+                with precision(args, device):
+                    loss = model(input_ids=words.to(device), labels=labels.to(device)).loss
+                scaler.scale(loss / every).backward()
+                if index % every == 0 or index == len(train):
+                    scaler.step(optimizer)
+                    scaler.update()
+                    optimizer.zero_grad()
         eval_loss, accuracy = evaluated(args, model, held_out)
         print(f"epoch={epoch} loss={loss.item():.5f} eval_loss={eval_loss:.5f} "
               f"accuracy={accuracy:.4f}", flush=True)  # fmt: skip
+
+
+@contextlib.contextmanager
+def virtual_step(args: argparse.Namespace) -> Iterator[None]:
+    """Let the virtual GPU do the step as well, where there is one: caps and clocks slow it down.
+
+    The card is busy for `--virtual_step` seconds at its highest clock, longer under a cap, or for
+    as long as this machine's processor takes, if that is longer.
+    """
+    if not os.environ.get("WATTLOOP_VIRTUAL_GPUS"):
+        yield
+        return
+    from wattloop.virtual.gpu import IDLE, Activity
+    from wattloop.virtual.node import shared_gpus
+    from wattloop.virtual.timeline import this_process
+
+    work = Activity(compute=0.8, memory=1.0, busy=1.0)  # between a GEMM and a stream of memory
+    (gpu,) = shared_gpus(1)
+    end_s = time.monotonic() + args.virtual_step * gpu.settled(work).slowdown
+    gpu.occupy(work, owner=this_process())
+    try:
+        yield
+        time.sleep(max(0.0, end_s - time.monotonic()))
+    finally:
+        gpu.occupy(IDLE)
 
 
 def evaluated(

@@ -1,15 +1,18 @@
 """Promises of examples/denergium: the grids are those of the study, and each can be run."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from wattloop.store.database import open_store
 from wattloop.tune.results import search_table
 from wattloop.tune.spec import read_spec
+from wattloop.virtual.node import shared_gpus
 from wattloop.virtual.timeline import FileTimeline
 
 ROOT = Path(__file__).parents[2]
@@ -60,14 +63,7 @@ def test_batch_precision_and_accumulation_are_honoured(monkeypatch: pytest.Monke
     """They decide the steps, the arithmetic and how often the optimizer moves."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("denergium_train", FOLDER / "train.py")
-    assert spec is not None
-    assert spec.loader is not None
-    train = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(train)
+    train = loaded(monkeypatch)
     moves: list[int] = []
     kinds: set[str] = set()
     real = torch.optim.AdamW.step
@@ -92,6 +88,34 @@ def test_batch_precision_and_accumulation_are_honoured(monkeypatch: pytest.Monke
     assert kinds == {"torch.float16"}
     args = train.arguments().parse_args(["--workers=3"])
     assert train.loader(args, 8, 4, seed=0, shuffle=False).num_workers == 3
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The program as a module."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    spec = importlib.util.spec_from_file_location("denergium_train", FOLDER / "train.py")
+    assert spec is not None
+    assert spec.loader is not None
+    train = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(train)
+    return train
+
+
+def test_a_step_loads_the_virtual_card_and_a_cap_makes_it_longer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a GPU the card of WATTLOOP_VIRTUAL_GPUS works as long as a step, and is then idle."""
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_GPUS", "1")
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "cards"))
+    train = loaded(monkeypatch)
+    args = train.arguments().parse_args(["--virtual_step=0.02"])
+    (gpu,) = shared_gpus(1)
+    gpu.set_power_cap(gpu.model.min_limit_w)
+    with train.virtual_step(args):
+        pass
+    idle, busy, after = FileTimeline(tmp_path / "cards").segments(0)[-3:]
+    assert (idle.busy, busy.busy, after.busy) == (0.0, 1.0, 0.0)
+    assert after.start_s - busy.start_s >= 1.2 * 0.02  # slower under the lowest cap
 
 
 def test_the_hardware_points_are_set_and_put_back(tmp_path: Path) -> None:

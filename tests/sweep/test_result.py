@@ -192,3 +192,22 @@ def test_the_interval_of_a_gain_is_of_both_sides() -> None:
     each = 4.303 * 0.1 / 3**0.5
     assert found.value_pct == pytest.approx(90.0)
     assert found.half_width_pct == pytest.approx(10.0 * each * 2**0.5)
+
+
+def test_a_winner_within_noise_is_a_tie() -> None:
+    """Two caps that cost the same up to the spread of their repeats; a clear winner has no tie."""
+    same = group_of(8, caps_w=(250, 260), noise=0.2)  # both draw what the load takes
+    best = same.best(EDP)
+    assert best is not None
+    assert [p.label for p in same.ties(best[0], EDP)] == [
+        "250 W" if best[0].is_default else "260 W"
+    ]
+    clear = group_of(8, caps_w=(150, 260), noise=0.001)
+    best = clear.best(EDP)
+    assert best is not None
+    assert best[0].label == "150 W"
+    assert clear.ties(best[0], EDP) == []
+    once = group_of(8, caps_w=(250, 260), repeats=1)
+    best = once.best(EDP)
+    assert best is not None
+    assert once.ties(best[0], EDP) == []  # nothing is known of its noise

@@ -304,6 +304,16 @@ class SweepGroup:
         gains = [(p, g) for p in self.points if (g := self.gain(p, compared)) is not None]
         return max(gains, key=lambda pair: pair[1].value_pct) if gains else None
 
+    def ties(self, best: PointResult, compared: ComparedMetric) -> list[PointResult]:
+        """Points whose difference from the best is within the noise of the repeats of both."""
+        found = []
+        for point in self.points:
+            if point is not best and (costs := point.costs(self.scope)):
+                gain = compute_gain(costs, best.costs(self.scope), compared)
+                if gain.half_width_pct is not None and -gain.value_pct <= gain.half_width_pct:
+                    found.append(point)
+        return found
+
 
 def gpu_count(gpus: int | None) -> str:
     return "" if gpus is None else f"{gpus} GPU{'s' if gpus != 1 else ''}"
@@ -378,6 +388,7 @@ class SweepResult:
                     "group": group.label,
                     "metric": compared.name,
                     "point": best[0].label,
+                    "ties": [p.label for p in group.ties(best[0], compared)],
                     **best[1].to_dict(),
                 }
                 for group in self.groups

@@ -273,7 +273,7 @@ def find_ties(
     if best is None or len(names) > 1:
         return (), ""
     name = names[0]
-    compare = _qualities if name == "quality" else _costs if name in DEGREES else None
+    compare = COMPARE.get(name, _costs if name in DEGREES else None)
     if compare is None:
         return (), ""
     near = []
@@ -337,6 +337,21 @@ def _qualities(one: CandidateResult, other: CandidateResult, _: str) -> tuple[fl
     if one.quality_noise is None or other.quality_noise is None:
         return math.inf, 0.0
     return abs(one.best - other.best), math.hypot(one.quality_noise, other.quality_noise)
+
+
+def _quotients(one: CandidateResult, other: CandidateResult, _: str) -> tuple[float, float]:
+    """Return the relative difference of quality per joule of an epoch, and its noise."""
+    per_joule, noises = [], [_sensor_noise(one, other)]
+    for each in (one, other):
+        if not (each.best and each.energy_j) or None in (each.cost_noise, each.quality_noise):
+            return math.inf, 0.0
+        per_joule.append(each.best * each.epochs / each.energy_j)
+        noises += [each.cost_noise or 0.0, (each.quality_noise or 0.0) / each.best]
+    return abs(per_joule[1] / per_joule[0] - 1), math.hypot(*noises)
+
+
+COMPARE = {"quality": _qualities, "quotient": _quotients}
+"""Objectives with a comparison of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

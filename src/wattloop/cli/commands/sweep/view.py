@@ -20,7 +20,6 @@ from wattloop.report.sweep import (
     best_table,
     gain_text,
     kinds_of,
-    noise_text,
     points_table,
     setting_text,
     title_of,
@@ -266,8 +265,14 @@ def _print_choice(result: SweepResult) -> None:
         where = f" on {group.label}" if group.label else ""
         setting = setting_text({"setting": point.label, "is_default": point.is_default})
         gains = "" if point.is_default else f", {gain_text(gain)} %"
-        noise = noise_text(gain, point.is_default)
-        sys.stdout.write(f"best for {result.compared.label}{where}: {setting}{gains}{noise}\n")
+        ties = group.ties(point, result.compared)
+        begin = "no setting beats the default" if any(p.is_default for p in ties) else "best"
+        sys.stdout.write(f"{begin} for {result.compared.label}{where}: {setting}{gains}\n")
+        if ties:
+            names = [setting_text({"setting": p.label, "is_default": p.is_default}) for p in ties]
+            sys.stdout.write(f"  a tie with {', '.join(names)}: within noise\n")
+        elif gain.half_width_pct is None:
+            sys.stdout.write("  its noise is unknown: each setting ran once (--repeats 3)\n")
 
 
 PRINTED: dict[str, Callable[[Sequence[SweepResult]], None]] = {
