@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.measure.conftest import Machine
-from tests.support.nvml_stub import NoCompiler, StubNvml
+from tests.support.nvml_stub import Call, NoCompiler, StubNvml
+from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError
+from wattloop.core.results import DomainEnergy
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure import process_share
@@ -25,6 +27,8 @@ from wattloop.store.database import open_store
 from wattloop.store.job_queries import job_totals
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import list_runs
+from wattloop.virtual.node import shared_gpus
+from wattloop.virtual.timeline import WorkOwner, this_process
 
 WAIT = "open('busy.go').read()\n"
 BURN = "import time\nend_s = time.process_time() + 2.0\nwhile time.process_time() < end_s: pass\n"
@@ -52,7 +56,7 @@ def test_work_after_a_process_that_was_not_waited_for_counts(
 ) -> None:
     """Promise: a helper that leaves with its CPU time does not hide the work of the others."""
     (tmp_path / "stat").write_text("cpu 0 0 0 0 0 0 0 0 0 0\n")
-    shares = ProcessShares(Host(procfs=tmp_path), {})
+    shares = ProcessShares(Host(procfs=tmp_path), [])
     looks = ((1.0, 10.0), (2.0, 12.0), (3.0, 2.0), (4.0, 3.0), (5.0, 4.0))
     for time_s, cpu_time_s in looks:
         times_s = {process_share._Process(1, b"1"): cpu_time_s}
@@ -70,7 +74,7 @@ def test_a_kernel_that_does_not_list_children_divides_nothing(
 ) -> None:
     """Promise: where the run's processes are unknown its part is missing, and not too small."""
     monkeypatch.setattr(process_share, "_children_file", lambda pid, task: tmp_path / "absent")
-    shares = ProcessShares(Host(), {"gpu:0": "GPU-1"})
+    shares = ProcessShares(Host(), ["gpu:0"])
     shares.look(1.0)
     shares.look(2.0)
     assert shares.share("cpu", 1.0, 2.0) is None
@@ -179,6 +183,15 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubNvml]:
         pytest.skip(str(reason))
 
 
+def _run_on(card: StubNvml) -> dict[str, DomainEnergy]:
+    """Measure 1.2 s of this process's part of the stub cards, at 500 W and idle."""
+    card.constant(0, 500.0)
+    settings = Settings(meters=("nvidia",), sampler="thread", share="process")
+    session = Session.open(context=Context(Host(), settings), keep=False)
+    time.sleep(1.2)
+    return {d.name: d for d in session.close().result.domains}
+
+
 def test_a_gpu_is_divided_by_the_utilisation_of_processes(card: StubNvml) -> None:
     """Promise: by SM utilisation; an idle card by the processes that have a context on it."""
     first, second = card.gpu(0), card.gpu(1)
@@ -186,19 +199,71 @@ def test_a_gpu_is_divided_by_the_utilisation_of_processes(card: StubNvml) -> Non
     first.process_pids[1], first.process_sm[1] = 1, 20
     second.process_pids[0] = os.getpid()
     second.process_pids[1] = 1
-    settings = Settings(meters=("nvidia",), sampler="thread", share="process")
-    session = Session.open(context=Context(Host(), settings), keep=False)
-    time.sleep(1.2)
-    run = session.close()
-    whole_j = 75.0 * run.result.duration_s
-    found = {d.name: d for d in run.result.domains}
-    assert found["gpu:0"].energy_j == pytest.approx(0.75 * whole_j, rel=0.2)
-    assert found["gpu:1"].energy_j == pytest.approx(0.5 * whole_j, rel=0.2)
+    found = _run_on(card)
+    idle_w = 0.11 * 700  # expected, since the card was never seen idle
+    part = (idle_w / 2 + (500 - idle_w) * 0.75) / 500
+    for name, expected in (("gpu:0", part), ("gpu:1", 0.5)):
+        whole_j = (500.0 if name == "gpu:0" else 75.0) * 1.2
+        assert found[name].energy_j == pytest.approx(expected * whole_j, rel=0.3)
     assert {d.provenance.value for d in found.values()} == {"modelled"}
-    assert found["gpu:0"].uncertainty_j > 0.15 * whole_j
+    # a constant load does not tell the cost of each process
+    assert found["gpu:0"].uncertainty_j > 0.1 * (found["gpu:0"].energy_j or 0.0)
     assert "share by SM utilisation" in found["gpu:0"].source
 
 
+def test_a_card_without_utilisation_is_divided_by_memory_and_time(card: StubNvml) -> None:
+    """Promise: a driver that samples no processes still gives a share, and names the method."""
+    for number in (0, 1):
+        state = card.gpu(number)
+        state.unsupported_calls = int(state.unsupported_calls) | Call.UTILISATION
+        state.process_pids[0], state.process_pids[1] = os.getpid(), 1
+    found = _run_on(card)
+    energy = found["gpu:0"]
+    assert energy.energy_j == pytest.approx(0.5 * 500 * 1.2, rel=0.3)  # both hold as much
+    assert "share by memory and time" in energy.source
+    assert energy.uncertainty_j >= 0.4 * energy.energy_j
+
+
+def test_numbers_of_ended_processes_are_ignored(card: StubNvml) -> None:
+    """Promise: a driver that lists an ended process with a wild number costs nobody energy."""
+    first = card.gpu(0)
+    first.process_pids[0], first.process_sm[0] = os.getpid(), 50
+    first.process_pids[1], first.process_sm[1] = 999_999, 3_000_000_000
+    found = _run_on(card)
+    assert found["gpu:0"].energy_j == pytest.approx((500 - 38) * 1.2, rel=0.3)
+
+
+def test_two_programs_on_a_virtual_gpu_get_their_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: the part of this process is what the virtual card knows to be its own, within the
+    interval, and a run of the whole device states all of it.
+    """
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "cards"))
+    clock = VirtualClock(1_000.0, 1.7e9)
+    (gpu,) = shared_gpus(1, clock)
+    other, begin_s = WorkOwner(1.0, 0.0), clock.now_s()
+    runs = []
+    for share in ("process", "device"):
+        settings = Settings(meters=("virtual",), virtual_gpus=1, sampler="thread", share=share)
+        runs.append(Session.open(context=Context(Host(), settings, clock), keep=False))
+    for step in range(120):
+        own_load, other_load = 0.1 + 0.3 * (step // 20 % 2), 0.2 + 0.3 * (step // 30 % 2)
+        gpu.load(own_load, memory=0.2, owner=this_process())
+        gpu.load(other_load, compute=0.2, memory=1.0, owner=other)
+        clock.advance(0.5)
+        for run in runs:
+            run.reader.first_readings()
+            run._flush()
+    true_j = gpu.process_use(begin_s, clock.now_s())[this_process()].energy_j
+    whole_j = gpu.true_energy_j(begin_s, clock.now_s())
+    own, device = (run.close().result.domains[0] for run in runs)
+    assert own.energy_j == pytest.approx(true_j, rel=0.1)
+    assert abs((own.energy_j or 0.0) - true_j) <= own.uncertainty_j
+    assert device.energy_j == pytest.approx(whole_j, rel=0.02)
+    assert own.provenance.value == "simulated"
+
+
 def test_wrong_values_are_refused() -> None:
-    with pytest.raises(ConfigError, match="use one of none, process"):
+    with pytest.raises(ConfigError, match="use one of device, process"):
         Settings().overridden({"share": "fair"}, "measure()")

@@ -15,7 +15,7 @@ from wattloop.virtual import work
 from wattloop.virtual.cards import card_named
 from wattloop.virtual.gpu import Fault, GpuWork, VirtualGpu
 from wattloop.virtual.node import shared_gpus
-from wattloop.virtual.timeline import FileTimeline
+from wattloop.virtual.timeline import FileTimeline, WorkOwner
 
 CARD = card_named("h200")
 TEN_SECONDS = GpuWork(flops=10 * CARD.flops_per_s)
@@ -273,3 +273,56 @@ def test_impossible_arguments_are_refused_before_any_card_is_loaded(
     assert stop.value.code == 2
     assert arguments[0] in capsys.readouterr().err
     assert not state.exists()
+
+
+def test_powers_of_processes_add_up_to_the_card(gpu, clock):
+    """Each process has a load of its own; its true energy and the idle rest are the card's."""
+    one, two = WorkOwner(1.0, 0.0), WorkOwner(2.0, 0.0)
+    begin_s = clock.now_s()
+    for change in (
+        lambda: gpu.load(0.3, owner=one),
+        lambda: gpu.load(0.5, compute=0.2, memory=1.0, owner=two),
+        lambda: gpu.load(0.9, owner=one),  # together more than the card has: in turns
+        lambda: gpu.set_power_cap(250),
+        lambda: gpu.leave(one),
+        lambda: gpu.load(0.0, owner=two),  # present without work
+        lambda: gpu.leave(two),
+    ):
+        clock.advance(0.7)
+        change()
+    clock.advance(1.0)
+    use = gpu.process_use(begin_s, clock.now_s())
+    card_j = gpu.true_energy_j(begin_s, clock.now_s())
+    assert sum(each.energy_j for each in use.values()) == pytest.approx(card_j, rel=1e-9)
+    alone = gpu.process_use(begin_s + 0.8, begin_s + 1.4)
+    assert alone[one].sm == pytest.approx(0.3)
+    assert gpu.process_use(begin_s + 2.2, begin_s + 2.7)[one].sm == pytest.approx(0.9 / 1.4)
+    assert gpu.now().loads == ()
+    assert gpu.power_w(clock.now_s()) == pytest.approx(CARD.idle_w, rel=1e-6)
+
+
+def test_a_turn_of_another_process_slows_work_down(gpu, clock):
+    """Two programs that want the whole card take twice as long."""
+    mine, other = WorkOwner(1.0, 0.0), WorkOwner(2.0, 0.0)
+    alone = gpu.settled(gpu.model.activity(TEN_SECONDS), mine).slowdown
+    gpu.load(1.0, owner=other)
+    assert gpu.settled(gpu.model.activity(TEN_SECONDS), mine).slowdown == pytest.approx(
+        2 * alone, rel=0.05
+    )
+
+
+def test_loads_of_all_processes_survive_a_compacted_file(tmp_path, clock, monkeypatch):
+    """A file that is shortened keeps what each process does."""
+    timeline = FileTimeline(tmp_path / "cards")
+    gpu = VirtualGpu(0, CARD, timeline=timeline, clock=clock)
+    owners = [WorkOwner(float(number), 0.0) for number in (1, 2, 3)]
+    for owner in owners:
+        gpu.load(0.1 * owner.pid, owner=owner)
+    monkeypatch.setattr(FileTimeline, "MAX_BYTES", 100)
+    clock.advance(1.0)
+    gpu.set_power_cap(300)
+    again = VirtualGpu(0, CARD, timeline=FileTimeline(tmp_path / "cards"), clock=clock)
+    assert {load.owner: load.busy for load in again.now().loads} == {
+        owner: pytest.approx(0.1 * owner.pid) for owner in owners
+    }
+    assert again.now().target_w == gpu.now().target_w

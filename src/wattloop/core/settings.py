@@ -14,7 +14,8 @@ from wattloop.core.files import config_folder, data_folder, home_folder, user_pa
 MIN_INTERVAL_S = 0.001
 MAX_INTERVAL_S = 3_600.0
 SAMPLERS = ("auto", "thread", "process")
-SHARES = ("none", "process")
+SHARES = ("device", "process", "none")
+"""`none` is the former name of `device`."""
 STORE = frozenset(("store",))
 """Settings of a command that only reads the store."""
 GRID = frozenset(
@@ -58,7 +59,7 @@ class Settings(NamedTuple):
         psu_efficiency: efficiency of the power supply, if the user knows it.
         sampler: reader of the sensors while a program measures itself: a `thread` of the program,
             a separate `process`, or `auto`: a process once the measurement has lasted a second.
-        share: what a run on shared devices states: all of their energy (`none`), or its own part
+        share: what a run on shared devices states: all of their energy (`device`), or its own part
             by CPU time and GPU utilisation (`process`).
         retain: what a server drops when it is old, such as `samples=30d,levels=1y,runs=forever`.
         sources: where each value came from: `default`, `file PATH:LINE`, `environment NAME`,
@@ -91,7 +92,7 @@ class Settings(NamedTuple):
     replay_file: str = ""
     virtual_gpus: int = 0
     sampler: str = "auto"
-    share: str = "none"
+    share: str = "device"
     retain: str = ""
     sources: Mapping[str, str] = {}
     faults: Mapping[str, str] = {}
@@ -230,7 +231,7 @@ def _checked(name: str, value: Any, source: str) -> Any:
             "such as runs.db, or a URL such as postgresql://user@host/wattloop"
         )
     if name == "share" and value not in SHARES:
-        raise ConfigError(f"{where} is {value!r}; use one of {', '.join(SHARES)}")
+        raise ConfigError(f"{where} is {value!r}; use one of {', '.join(SHARES[:2])}")
     if name == "sampler" and value not in SAMPLERS:
         raise ConfigError(f"{where} is {value!r}; use one of {', '.join(SAMPLERS)}")
     return value

@@ -3,25 +3,34 @@
     E_run = sum over intervals of E_device x w_run / w_all
 
 CPU and memory: w is CPU time, of the run's processes and of everything that runs on the machine.
-GPU: w is the SM utilisation that NVML samples per process. An idle GPU is divided evenly among the
-processes that have a context on it. The reading of the sensor is measured; the division is a model.
+GPU: w is the utilisation of each process x the power that it costs, fitted to the card's own
+(`accounting.device_shares`); a GPU that does not name the utilisation is divided by memory and
+time. The reading of the sensor is measured; the division is a model.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wattloop.core.errors import MeterUnavailable
-from wattloop.core.records import Provenance, Scope
+from wattloop.accounting.device_shares import (
+    DeviceDivision,
+    PowerFit,
+    SharePart,
+    UseInterval,
+    fit_power,
+)
+from wattloop.core.records import Gap, Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, WindowResult, non_overlapping
 from wattloop.hardware.host import Host
 from wattloop.measure.meter_stream import DomainSource
+from wattloop.meters.base import DeviceProcess, Meter
 
 EVENT = "share"
 """Type of the events that record the run's share in a journal without an end."""
@@ -39,7 +48,17 @@ NO_CHILDREN = (
     "the processes of this run cannot be found: the kernel does not list the children of a process "
     "(CONFIG_PROC_CHILDREN)"
 )
-HOW = {CPU: "share by CPU time", "gpu": "share by SM utilisation"}
+BY_CPU_TIME, BY_USE = "share by CPU time", "share by SM utilisation"
+BY_MEMORY = "share by memory and time"
+NO_PROCESSES = "this GPU does not name its processes"
+
+
+class _Look(NamedTuple):
+    """The processes of a card in the time up to `time_s`."""
+
+    time_s: float
+    duration_s: float
+    processes: Mapping[int, DeviceProcess]
 
 
 class ShareCurves:
@@ -106,18 +125,33 @@ class ShareCurves:
             if energy.energy_j is None:
                 energies.append(energy)
                 continue
-            parts = self._parts(device, channel, result.begin_s, result.end_s)
-            if parts is None:
+            part = self._part(device, channel, result.begin_s, result.end_s)
+            if part is None:
                 reason = self.reasons.get(device, "nothing is known of the work on it")
                 missing.append(Missing(energy.name, reason))
                 energies.append(energy._replace(energy_j=None, uncertainty_j=0.0))
                 continue
-            energies.append(_divided(energy, device, *parts))
+            energies.append(_divided(energy, *part))
         read = [e.name for e in energies if e.energy_j is not None]
         inside = [(name, by_name[name].domain.inside) for name in read]
         totals = non_overlapping(inside)
         domains = tuple(e._replace(in_total=e.name in totals) for e in energies)
         return result._replace(domains=domains, missing=tuple(missing))
+
+    def _part(
+        self, device: str, channel: DomainSource, begin_s: float, end_s: float
+    ) -> tuple[SharePart, float, str] | None:
+        """Return (the run's part, all joules, how they were divided) of one domain."""
+        parts = self._parts(device, channel, begin_s, end_s)
+        if parts is None:
+            return None
+        own_j, others_j = parts
+        whole_j = own_j + others_j
+        # The division of idle power is a matter of definition: the interval is
+        # E x share x (1 - share), nothing for a run alone, half of its part where two work equally.
+        doubt_j = own_j * others_j / whole_j if whole_j > 0 else 0.0
+        how = BY_CPU_TIME if device == CPU else BY_USE
+        return SharePart(own_j, doubt_j), whole_j, how
 
     def _parts(
         self, device: str, channel: DomainSource, begin_s: float, end_s: float
@@ -168,20 +202,14 @@ class ShareCurves:
         return curves
 
 
-def _divided(energy: DomainEnergy, device: str, own_j: float, others_j: float) -> DomainEnergy:
-    """Return one domain with the run's share.
-
-    The division of idle power is a matter of definition: the interval is
-    E x share x (1 - share), nothing for a run alone and half of its part where two work equally.
-    """
-    whole_j = own_j + others_j
-    part = own_j / whole_j if whole_j > 0 else 0.0
-    doubt_j = whole_j * part * (1 - part)
+def _divided(energy: DomainEnergy, part: SharePart, whole_j: float, how: str) -> DomainEnergy:
+    """Return one domain with the run's share."""
+    share = part.energy_j / whole_j if whole_j > 0 else 0.0
     return energy._replace(
-        energy_j=own_j,
-        uncertainty_j=part * energy.uncertainty_j + doubt_j,
+        energy_j=part.energy_j,
+        uncertainty_j=share * energy.uncertainty_j + part.uncertainty_j,
         provenance=Provenance.weakest((energy.provenance, Provenance.MODELLED)),
-        source=f"{energy.source}, {HOW[CPU if device == CPU else 'gpu']}",
+        source=f"{energy.source}, {how}",
         tdp_w=None,  # the limit is that of the whole device
         tdp_note="",
     )
@@ -206,26 +234,24 @@ class ProcessShares(ShareCurves):
 
     Args:
         host: where /proc/stat is.
-        gpus: names of the GPUs that the run counts, with their UUIDs where they have one.
+        gpus: names of the GPUs that the run counts.
+        meters: that may name the processes on them.
     """
 
-    def __init__(self, host: Host, gpus: Mapping[str, str]) -> None:
+    def __init__(self, host: Host, gpus: Collection[str], meters: Sequence[Meter] = ()) -> None:
         super().__init__()
         self._host = host
-        self._gpus: dict[str, _NvmlCard] = {}
-        self._nvml: Any = None
+        self._meters = meters
+        self._looks: dict[str, list[_Look]] = {}
+        self._fits: dict[str, tuple[_Look, PowerFit | None]] = {}
+        self._own: set[int] = set()
         self._event_s = -EVENT_EVERY_S
         self._cpu_times_s: dict[_Process, float] = {}
         self._lists_children = _children_file(os.getpid(), os.getpid()).exists()
         if not self._lists_children:
             self.reasons.update(dict.fromkeys((CPU, *gpus), NO_CHILDREN))
-            return
-        for name, uuid in gpus.items():
-            card = self._card(uuid) if uuid.startswith("GPU-") else None
-            if card is None:
-                self.reasons[name] = "this GPU does not tell the utilisation of each process"
-            else:
-                self._gpus[name] = card
+        else:
+            self.reasons.update(dict.fromkeys(gpus, NO_PROCESSES))
 
     def look(self, now_s: float, write: Callable[[dict[str, Any]], None] | None = None) -> None:
         """Add the work done since the last call."""
@@ -241,35 +267,85 @@ class ProcessShares(ShareCurves):
             gain_s = sum(times_s.values()) - sum(self._cpu_times_s.values())
             self._cpu_times_s = times_s
             self.add(CPU, now_s, self.last(CPU)[0] + max(0.0, gain_s), busy_s)
-        pids = frozenset(process.pid for process in times_s or self._cpu_times_s)
-        for name, card in self._gpus.items():
-            own, everything = card.work(self._nvml, pids)
-            before = self.last(name)
-            self.add(name, now_s, before[0] + own, before[1] + everything)
-            if card.fault:
-                self.reasons[name] = card.fault
+        self._own.update(process.pid for process in times_s or self._cpu_times_s)
+        for meter in self._meters:
+            for name, processes in meter.read_processes().items():
+                if isinstance(processes, Gap):
+                    self.reasons[name] = processes.reason
+                else:
+                    self._look_at(name, now_s, processes)
         if write is not None and now_s >= self._event_s + EVENT_EVERY_S:
             self._event_s = now_s
             write(self.to_event(now_s))
 
-    def close(self) -> None:
-        if self._nvml is not None:
-            from wattloop.meters import nvidia
+    def _look_at(self, name: str, now_s: float, processes: Sequence[DeviceProcess]) -> None:
+        with self._lock:
+            looks = self._looks.setdefault(name, [])
+            began_s = looks[-1].time_s if looks else now_s
+            if looks and now_s <= began_s:
+                return
+            looks.append(_Look(now_s, now_s - began_s, {each.pid: each for each in processes}))
+            if len(looks) > MOST_POINTS:
+                looks[:] = [*map(_merged, looks[0:-1:2], looks[1::2]), *looks[len(looks) & ~1 :]]
+        # for the journal, from which a crashed run is restored: utilisation or memory x time
+        weights = {each.pid: each.sm for each in processes}
+        if None in weights.values():
+            weights = {each.pid: each.memory_b for each in processes}
+        all_of_them = sum(weight or 0.0 for weight in weights.values())
+        if all_of_them <= 0:
+            weights = dict.fromkeys(weights, IDLE_WEIGHT / max(1, len(weights)))
+            all_of_them = IDLE_WEIGHT
+        own = sum(weight or 0.0 for pid, weight in weights.items() if pid in self._own)
+        before = self.last(name)
+        duration_s = now_s - began_s
+        own_s, all_s = own * duration_s, all_of_them * duration_s
+        self.add(name, now_s, before[0] + own_s, before[1] + all_s)
 
-            nvidia.shut_down(self._nvml)
-            self._nvml = None
-            self._gpus.clear()
+    def _part(
+        self, device: str, channel: DomainSource, begin_s: float, end_s: float
+    ) -> tuple[SharePart, float, str] | None:
+        with self._lock:
+            looks = list(self._looks.get(device, ()))
+        if len(looks) < 2:
+            return super()._part(device, channel, begin_s, end_s)
+        name, last = channel.domain.name, looks[-1]
+        if self._fits.get(name, (None,))[0] is not last:
+            whole = self._intervals(device, looks, channel, looks[0].time_s, last.time_s)
+            idle_w, limit_w = _known_idle_w(channel.domain.device), channel.domain.tdp_w
+            self._fits[name] = (last, fit_power(whole, idle_w=idle_w, limit_w=limit_w))
+        fit = self._fits[name][1]
+        intervals = self._intervals(device, looks, channel, begin_s, end_s)
+        part = DeviceDivision(intervals, fit).part(self._own)
+        whole_j = sum(each.energy_j for each in intervals)
+        return part, whole_j, BY_MEMORY if fit is None else BY_USE
 
-    def _card(self, uuid: str) -> _NvmlCard | None:
-        from wattloop.meters import nvidia
-
-        try:
-            self._nvml = self._nvml or nvidia.open_nvml(self._host)
-            return _NvmlCard(self._nvml.nvmlDeviceGetHandleByUUID(uuid))
-        except MeterUnavailable:
-            return None
-        except self._nvml.NVMLError:
-            return None
+    def _intervals(
+        self,
+        device: str,
+        looks: Sequence[_Look],
+        channel: DomainSource,
+        begin_s: float,
+        end_s: float,
+    ) -> list[UseInterval]:
+        """Return energy and use of a card between two instants, in at most `MOST_CHUNKS` parts."""
+        times_s = [look.time_s for look in looks]
+        found: list[UseInterval] = []
+        for left_s, right_s in itertools.pairwise(self.edges(device, begin_s, end_s)):
+            span = channel.between(left_s, right_s) if right_s > left_s else None
+            if span is None:
+                continue
+            # the first and the last look hold beyond their times
+            first = min(max(1, bisect_right(times_s, left_s)), len(looks) - 1)
+            last = min(max(first, bisect_left(times_s, right_s)), len(looks) - 1)
+            look = functools.reduce(_merged, looks[first : last + 1])
+            use: dict[Hashable, float | None] = {
+                pid: each.sm for pid, each in look.processes.items()
+            }
+            weight: dict[Hashable, float] = {
+                pid: each.memory_b or 0.0 for pid, each in look.processes.items()
+            }
+            found.append(UseInterval(right_s - left_s, span.energy_j, use, weight))
+        return found
 
     def _busy_s(self) -> float | None:
         text = self._host.read_text("proc", "stat")
@@ -279,31 +355,30 @@ class ProcessShares(ShareCurves):
         return sum(int(fields[1 + i]) for i in BUSY_FIELDS) / os.sysconf("SC_CLK_TCK")
 
 
-class _NvmlCard:
-    """The processes of one card, from NVML."""
+@functools.cache
+def _known_idle_w(device: str) -> float | None:
+    """Return the idle power of a GPU from the table of GPUs; None where it has none."""
+    from wattloop.core.errors import WattloopError
+    from wattloop.hardware.gpus import gpu_named
 
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-        self._seen_us = 0
-        self.fault = ""
+    try:
+        return gpu_named(device).idle_w
+    except WattloopError:
+        return None
 
-    def work(self, nvml: Any, pids: frozenset[int]) -> tuple[float, float]:
-        """Return the SM utilisation since the last call, of these processes and of all."""
-        try:
-            samples = nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen_us)
-        except nvml.NVMLError:  # no new sample, or a card that does not sample
-            samples = []
-        self._seen_us = max([self._seen_us, *(int(s.timeStamp) for s in samples)])
-        everything = float(sum(s.smUtil for s in samples))
-        if everything > 0:
-            return float(sum(s.smUtil for s in samples if s.pid in pids)), everything
-        try:
-            users = [int(p.pid) for p in nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)]
-        except nvml.NVMLError as error:
-            self.fault = f"NVML does not name the processes on it ({error})"
-            return 0.0, 0.0
-        own = sum(pid in pids for pid in users)
-        return IDLE_WEIGHT * own / max(1, len(users)), IDLE_WEIGHT
+
+def _merged(left: _Look, right: _Look) -> _Look:
+    """Return the mean use of the processes of two looks."""
+    duration_s = left.duration_s + right.duration_s
+    part = left.duration_s / duration_s if duration_s > 0 else 0.5
+    processes: dict[int, DeviceProcess] = {}
+    for pid in dict.fromkeys((*left.processes, *right.processes)):
+        one, two = (look.processes.get(pid, DeviceProcess(pid, 0.0, 0.0)) for look in (left, right))
+        known = one.sm is not None and two.sm is not None
+        sm = part * (one.sm or 0.0) + (1 - part) * (two.sm or 0.0) if known else None
+        memory_b = part * (one.memory_b or 0.0) + (1 - part) * (two.memory_b or 0.0)
+        processes[pid] = DeviceProcess(pid, sm, memory_b)
+    return _Look(right.time_s, duration_s, processes)
 
 
 class _Process(NamedTuple):

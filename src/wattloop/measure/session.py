@@ -237,8 +237,8 @@ class Session:
         self.started_s = context.clock.now_s()
         self.started_wall_s = context.clock.wall_s()
         if context.settings.share == "process":
-            gpus = {c.domain.name: c.domain.identity for c in self.channels if _is_gpu(c)}
-            self.shares = ProcessShares(context.host, gpus)
+            gpus = [channel.domain.name for channel in self.channels if _is_gpu(channel)]
+            self.shares = ProcessShares(context.host, gpus, inventory.meters)
         self._in_process = in_process
         self._edge_feeds = reader.edge_feeds
         self._ids = itertools.count(ROOT_WINDOW_ID)
@@ -443,8 +443,6 @@ class Session:
             run = self._run_result(result, shared, status, exit_code, signal)
             self.closed = self._end_journal(run)
             self.role.release(end_s, self.feeds)
-            if self.shares is not None:
-                self.shares.close()
             if not hung:
                 self.inventory.close()
             self.leave_environment()

@@ -1,7 +1,7 @@
 """Contract of meters: domains, readings, signals, and the context of detection."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from wattloop.core.clock import Clock, RealClock
@@ -20,6 +20,22 @@ class Context(NamedTuple):
     host: Host = Host()
     settings: Settings = Settings()
     clock: Clock = RealClock()
+
+
+class DeviceProcess(NamedTuple):
+    """A process that holds a context on a device.
+
+    Attributes:
+        sm: part of the time since the last reading in which its kernels ran, 0 to 1; None where
+            the device does not say.
+        memory_b: bytes that it holds there; None where the device does not say.
+        instance: number of the hardware partition that it runs on.
+    """
+
+    pid: int
+    sm: float | None = None
+    memory_b: float | None = None
+    instance: int | None = None
 
 
 class Meter(ABC):
@@ -87,6 +103,13 @@ class Meter(ABC):
     def read_signals(self) -> Sequence[Reading]:
         """Read one value per signal, or a `Gap`. Never raises for a fault of the device."""
         return ()
+
+    def read_processes(self) -> Mapping[str, Sequence[DeviceProcess] | Gap]:
+        """Read the processes on each device since the last call, by domain.
+
+        A device without a new reading is left out. Never raises for a fault of the device.
+        """
+        return {}
 
     def close(self) -> None:
         """Release files and handles; called once, after the last read."""

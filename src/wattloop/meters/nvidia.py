@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
+import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
 from wattloop.core.results import Missing
 from wattloop.hardware.host import Host, read_text
-from wattloop.meters.base import Context, Meter, Reading
+from wattloop.meters.base import Context, DeviceProcess, Meter, Reading
 
+T = TypeVar("T")
 LIBRARY = "libnvidia-ml.so.1"
 NVIDIA_VENDOR = "0x10de"
 LIBRARY_VARIABLE = "WATTLOOP_NVML_LIBRARY"
@@ -421,6 +424,62 @@ def detect(context: Context) -> Sequence[Meter]:
     return meters
 
 
+SAMPLED_S = 2.0
+"""The driver samples processes once in 1/6 to 1 s; without a sample for longer, a card is idle."""
+
+
+class _ProcessReader:
+    """The processes of one card since the last reading."""
+
+    def __init__(self) -> None:
+        self._seen_us = 0
+        self._sampled_s = -math.inf
+        self._samples = True
+
+    def read(self, nvml: Any, handle: Any) -> list[DeviceProcess] | None:
+        """Return them, or None before the driver's next sample."""
+        held_b = _memory_of_processes(nvml, handle)
+        sm = self._utilisation(nvml, handle) if self._samples else None
+        if self._samples and sm is None:
+            if time.monotonic() < self._sampled_s + SAMPLED_S:
+                return None
+            sm = {}
+        return [
+            DeviceProcess(pid, None if sm is None else sm.get(pid, 0.0), held_b.get(pid))
+            for pid in dict.fromkeys((*held_b, *(sm or ())))
+        ]
+
+    def _utilisation(self, nvml: Any, handle: Any) -> dict[int, float] | None:
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(handle, self._seen_us)
+        except nvml.NVMLError as error:
+            self._samples = not is_unsupported(error)
+            return None
+        # Entries of processes that have ended hold any number (drivers up to 550 at least).
+        samples = [s for s in samples if s.pid > 0 and 0 <= s.smUtil <= 100]
+        if not samples:
+            return None
+        self._seen_us = max(self._seen_us, *(int(s.timeStamp) for s in samples))
+        self._sampled_s = time.monotonic()
+        percents: dict[int, list[int]] = {}
+        for sample in samples:
+            percents.setdefault(int(sample.pid), []).append(int(sample.smUtil))
+        # One sample per process since the last reading, as the manual has it. If there are more,
+        # a process without one in some period was idle then.
+        periods = max(map(len, percents.values()))
+        return {pid: sum(values) / periods / 100 for pid, values in percents.items()}
+
+
+def _memory_of_processes(nvml: Any, handle: Any) -> dict[int, float | None]:
+    """Return the processes with a context and the bytes that each holds; MPS lists its clients."""
+    found: list[Any] = []
+    for kind in ("Compute", "MPSCompute"):
+        # a driver that is older than nvidia-ml-py lacks the newest version of a list
+        with contextlib.suppress(nvml.NVMLError, nvml.NVMLLibraryMismatchError, AttributeError):
+            found += getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses")(handle)
+    return {int(each.pid): each.usedGpuMemory for each in found}
+
+
 class _NvmlMeter(Meter):
     """Cards, their handles, signals and end of life; subclasses know what to read.
 
@@ -443,6 +502,7 @@ class _NvmlMeter(Meter):
         self._signal_cards = tuple(signal_cards)
         self._handles: dict[int, Any] = {c.number: c.handle for c in (*cards, *signal_cards)}
         self._refused = tuple(refused)
+        self._processes: dict[int, _ProcessReader] = {}
         self._open = True
         self._closed = False
         self._domains = tuple(self._domain(card) for card in cards)
@@ -457,6 +517,15 @@ class _NvmlMeter(Meter):
             for card in self._signal_cards
             for signal in card.signals
         ]
+
+    def read_processes(self) -> Mapping[str, Sequence[DeviceProcess] | Gap]:
+        found: dict[str, Sequence[DeviceProcess] | Gap] = {}
+        for card in self._signal_cards:
+            reader = self._processes.setdefault(card.number, _ProcessReader())
+            read = self._guarded(card, reader.read, self._nvml)
+            if read is not None:
+                found[card.name] = read
+        return found
 
     def close(self) -> None:
         """Shut the library down, waiting a second at most."""
@@ -478,9 +547,7 @@ class _NvmlMeter(Meter):
     def _read_card(self, card: NvidiaCard, handle: Any) -> Reading:
         """The value of one card."""
 
-    def _guarded(
-        self, card: NvidiaCard, read: Callable[[Any, Any], Reading], first: Any
-    ) -> Reading:
+    def _guarded(self, card: NvidiaCard, read: Callable[[Any, Any], T], first: Any) -> T | Gap:
         if self._closed:
             return Gap(f"{card.name}: the meter is closed")
         try:

@@ -12,10 +12,15 @@ A capped card runs at the highest clock whose power fits, as GPU Boost does. Cap
 limits: a card may settle `overshoot` above its cap, and no cap brings it below a lowest clock.
 """
 
+from __future__ import annotations
+
 import math
 import random
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.errors import ConfigError, LeverError
@@ -23,6 +28,7 @@ from wattloop.virtual.timeline import (
     NO_OWNER,
     CardTimeline,
     MemoryTimeline,
+    ProcessLoad,
     TimelineSegment,
     WorkOwner,
     segment_at,
@@ -166,31 +172,58 @@ class CardModel:
         power_w = idle_w + dynamic_w + self.memory_w * memory * memory_speed
         return OperatingPoint(clock_mhz, power_w, duration / activity.duration(), compute, memory)
 
+    def shared_at_clock(
+        self,
+        activities: Sequence[Activity],
+        clock_mhz: float,
+        memory_clock_mhz: float | None = None,
+    ) -> OperatingPoint:
+        """Power of processes that take turns on the card; `slowdown` is that of the first.
+
+        Where they want more than all of the time, each gets a part in proportion.
+        """
+        if len(activities) == 1:
+            return self.at_clock(activities[0], clock_mhz, memory_clock_mhz)
+        idle_w = self.at_clock(IDLE, clock_mhz, memory_clock_mhz).power_w
+        if not any(activity.busy > 0 for activity in activities):
+            return self.at_clock(IDLE, clock_mhz, memory_clock_mhz)
+        wanted = max(1.0, sum(activity.busy for activity in activities))
+        points = [self.at_clock(each, clock_mhz, memory_clock_mhz) for each in activities]
+        return OperatingPoint(
+            clock_mhz,
+            idle_w + sum(point.power_w - idle_w for point in points) / wanted,
+            points[0].slowdown * wanted,
+            sum(point.compute_utilisation for point in points) / wanted,
+            sum(point.memory_utilisation for point in points) / wanted,
+        )
+
     def settle(
         self,
         activity: Activity,
         limit_w: float,
         max_clock_mhz: float,
         memory_clock_mhz: float | None = None,
+        others: Sequence[Activity] = (),
     ) -> OperatingPoint:
         """The highest clock up to `max_clock_mhz` at which power stays within the cap.
 
         At the lowest clock power may still exceed it: caps are not hard limits on real cards
-        either.
+        either. `others` are the other processes that take turns with this one.
         """
         ceiling_w = limit_w * (1 + self.overshoot)
-        best = self.at_clock(activity, max_clock_mhz, memory_clock_mhz)
-        if best.power_w <= ceiling_w or activity.busy <= 0:
+        all_of_them = (activity, *others)
+        best = self.shared_at_clock(all_of_them, max_clock_mhz, memory_clock_mhz)
+        if best.power_w <= ceiling_w or not any(each.busy > 0 for each in all_of_them):
             return best
         low = min(max_clock_mhz, max(self.min_clock_mhz, self.cap_floor_mhz))
         high = max_clock_mhz
         for _ in range(24):  # power grows with the clock, so halving finds the crossing
             middle = (low + high) / 2
-            if self.at_clock(activity, middle, memory_clock_mhz).power_w <= ceiling_w:
+            if self.shared_at_clock(all_of_them, middle, memory_clock_mhz).power_w <= ceiling_w:
                 low = middle
             else:
                 high = middle
-        return self.at_clock(activity, low, memory_clock_mhz)
+        return self.shared_at_clock(all_of_them, low, memory_clock_mhz)
 
 
 def normal(stream: int, tick: int) -> float:
@@ -255,6 +288,48 @@ CONTEXT_B = 0.5e9
 """What a CUDA context occupies."""
 
 
+class ProcessUse(NamedTuple):
+    """Use of a card by one process: parts of the time, bytes held, and joules."""
+
+    sm: float = 0.0
+    memory: float = 0.0
+    memory_b: float = 0.0
+    energy_j: float = 0.0
+
+    def plus(self, **more: float) -> ProcessUse:
+        return self._replace(**{name: getattr(self, name) + more[name] for name in more})
+
+
+NO_USE = ProcessUse()
+SETTLED = 50
+"""Time constants after which power has followed its load."""
+
+
+def _start_s(segment: TimelineSegment) -> float:
+    return segment.start_s
+
+
+def _activity(load: ProcessLoad) -> Activity:
+    return Activity(load.compute, load.memory, load.busy, load.overlap)
+
+
+def _ramp_w(segment: TimelineSegment, start_w: float, target_w: float, at_s: float) -> float:
+    decay = math.exp(-max(0.0, at_s - segment.start_s) / segment.ramp_s)
+    return target_w + (start_w - target_w) * decay
+
+
+def _ramp_j(
+    segment: TimelineSegment, start_w: float, target_w: float, begin_s: float, end_s: float
+) -> float:
+    """Integrate `_ramp_w`; nothing where the times are not in order."""
+    if end_s <= begin_s:
+        return 0.0
+    left, right = (
+        math.exp(-(at_s - segment.start_s) / segment.ramp_s) for at_s in (begin_s, end_s)
+    )
+    return target_w * (end_s - begin_s) + (start_w - target_w) * segment.ramp_s * (left - right)
+
+
 class VirtualGpu:
     """One card.
 
@@ -298,7 +373,8 @@ class VirtualGpu:
     ) -> None:
         """Keep the card busy for a share of the time, until told otherwise; 0 is idle.
 
-        `compute` and `memory` say how the work splits, as in `Activity`.
+        `compute` and `memory` say how the work splits, as in `Activity`. Each owner has its own
+        load; without an owner, 0 ends those of all.
         """
         for name, value in (("load", busy), ("compute", compute), ("memory", memory)):
             if not 0 <= value <= 1:
@@ -311,8 +387,14 @@ class VirtualGpu:
         at_s: float | None = None,
         time_scale: float = 1.0,
         owner: WorkOwner = NO_OWNER,
+        memory_b: float | None = None,
     ) -> None:
-        """Work on `activity` from `at_s` (now) until told otherwise or until its owner ends."""
+        """Work on `activity` from `at_s` (now) until told otherwise or until its owner ends.
+
+        An owner holds `memory_b` of the card, that of a context unless given. An idle owner without
+        memory has left.
+        """
+        held_b = memory_b if memory_b is not None else CONTEXT_B if owner != NO_OWNER else 0.0
         self._change(
             at_s,
             compute=activity.compute,
@@ -323,22 +405,28 @@ class VirtualGpu:
             thermal_s=self.model.thermal_s / time_scale,
             owner_pid=owner.pid,
             owner_began=owner.began,
+            owner_memory_b=held_b,
         )
 
+    def leave(self, owner: WorkOwner, at_s: float | None = None, time_scale: float = 1.0) -> None:
+        """End the work of a process and release its memory; without an owner, of all."""
+        self.occupy(IDLE, at_s, time_scale, owner, memory_b=0.0)
+
     def reap(self) -> None:
-        """Leave the card idle if the process whose work it does was killed."""
-        now = self.now()
-        if now.busy > 0 and WorkOwner(now.owner_pid, now.owner_began).gone:
-            self.occupy(IDLE)
+        """End the work of processes that were killed."""
+        for load in self.now().loads:
+            if load.owner.gone:
+                self.leave(load.owner)
 
     @property
     def limits(self) -> tuple[float, float, float]:
         now = self.now()
         return now.limit_w, now.max_clock_mhz, now.memory_clock_mhz
 
-    def settled(self, activity: Activity) -> OperatingPoint:
-        """Where the card would settle with `activity` under its present limits."""
-        return self.model.settle(activity, *self.limits)
+    def settled(self, activity: Activity, owner: WorkOwner = NO_OWNER) -> OperatingPoint:
+        """Where the card would settle with `activity` of `owner` under its present limits."""
+        others = [_activity(load) for load in self.now().loads if load.owner != owner]
+        return self.model.settle(activity, *self.limits, others)
 
     def set_power_cap(self, limit_w: float) -> None:
         """Limit power; only values the card allows."""
@@ -404,6 +492,57 @@ class VirtualGpu:
     def true_energy_j(self, begin_s: float, end_s: float) -> float:
         return self.energy_j(end_s) - self.energy_j(begin_s)
 
+    def process_use(self, begin_s: float, end_s: float) -> dict[WorkOwner, ProcessUse]:
+        """Mean use of the card by each process between two instants, and its true energy.
+
+        Power follows a load exponentially, so the powers of processes add up to the card's. Idle
+        power is divided evenly among the processes that hold memory; `NO_OWNER` has it while there
+        is none.
+        """
+        use: dict[WorkOwner, ProcessUse] = {}
+        known = self._timeline.segments(self.index)
+        first = bisect_right(known, begin_s - SETTLED * self.model.ramp_s, key=_start_s) - 1
+        segments = known[first:] if first >= 0 else [self._first, *known]
+        dynamic_w, idle_w = self._powers_w(segments[0])
+        for segment, after in zip(segments, [*segments[1:], None], strict=True):
+            until_s = end_s if after is None else min(end_s, after.start_s)
+            from_s = max(segment.start_s, begin_s)
+            targets_w, idle_target_w = self._powers_w(segment)
+            present = [load.owner for load in segment.loads] or [NO_OWNER]
+            turns = max(1.0, sum(load.busy for load in segment.loads))
+            for owner in {*targets_w, *dynamic_w}:
+                start_w, target_w = dynamic_w.get(owner, 0.0), targets_w.get(owner, 0.0)
+                own_j = _ramp_j(segment, start_w, target_w, from_s, until_s)
+                use[owner] = use.get(owner, NO_USE).plus(energy_j=own_j)
+                dynamic_w[owner] = _ramp_w(segment, start_w, target_w, until_s)
+            idle_j = _ramp_j(segment, idle_w, idle_target_w, from_s, until_s)
+            idle_w = _ramp_w(segment, idle_w, idle_target_w, until_s)
+            for owner in present:
+                use[owner] = use.get(owner, NO_USE).plus(energy_j=idle_j / len(present))
+            share = max(0.0, until_s - from_s) / (end_s - begin_s)
+            for load in segment.loads:
+                point = self.model.at_clock(
+                    _activity(load), segment.clock_mhz, segment.memory_clock_mhz
+                )
+                use[load.owner] = use[load.owner].plus(
+                    sm=share * load.busy / turns,
+                    memory=share * point.memory_utilisation / turns,
+                    memory_b=share * load.memory_b,
+                )
+            if until_s >= end_s:
+                break
+        return use
+
+    def _powers_w(self, segment: TimelineSegment) -> tuple[dict[WorkOwner, float], float]:
+        """Dynamic power that each process of a segment settles at, and the card's idle power."""
+        clocks = (segment.clock_mhz, segment.memory_clock_mhz)
+        idle_w = self.model.at_clock(IDLE, *clocks).power_w
+        turns = max(1.0, sum(load.busy for load in segment.loads))
+        return {
+            load.owner: (self.model.at_clock(_activity(load), *clocks).power_w - idle_w) / turns
+            for load in segment.loads
+        }, idle_w
+
     def changes_s(self, begin_s: float, end_s: float) -> list[float]:
         """When anything about the card changed between two moments of the clock."""
         segments = self._timeline.segments(self.index)
@@ -428,18 +567,19 @@ class VirtualGpu:
             now = self.now()
             since_s = max(now.start_s, self._clock.now_s() if at_s is None else at_s)
             segment = now.next_segment(since_s, **changes)
-            activity = Activity(segment.compute, segment.memory, segment.busy, segment.overlap)
-            point = self.model.settle(
-                activity, segment.limit_w, segment.max_clock_mhz, segment.memory_clock_mhz
-            )
+            loads = segment.next_loads
+            activities = [_activity(load) for load in loads] or [IDLE]
+            limits = (segment.limit_w, segment.max_clock_mhz, segment.memory_clock_mhz)
+            point = self.model.settle(activities[0], *limits, activities[1:])
             settled = segment.next_segment(
                 segment.start_s,
                 target_w=point.power_w,
                 clock_mhz=point.clock_mhz,
                 compute_utilisation=point.compute_utilisation,
                 memory_utilisation=point.memory_utilisation,
+                utilisation=min(1.0, sum(each.busy for each in activities)),
             )
-            self._timeline.append(self.index, settled)
+            self._timeline.append(self.index, replace(settled, loads=loads))
 
     def _untouched(self) -> TimelineSegment:
         """Idle since the beginning of the clock, the same for every process that looks."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from wattloop.core.clock import Clock
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope, Signal
-from wattloop.meters.base import Context, Meter, Reading
-from wattloop.virtual.gpu import VirtualGpu, normal
+from wattloop.meters.base import Context, DeviceProcess, Meter, Reading
+from wattloop.virtual.gpu import VirtualGpu, normal, refusal_to_read
 from wattloop.virtual.node import NodeModel
+from wattloop.virtual.timeline import NO_OWNER
 
 
 def detect(context: Context) -> Sequence[Meter]:
@@ -74,8 +75,6 @@ class _VirtualMeter(Meter):
     ) -> Reading:
         if self._closed:
             return Gap(f"{name}: the meter is closed")
-        from wattloop.virtual.gpu import refusal_to_read
-
         gpu.reap()
         reason, lost = refusal_to_read(gpu.now())
         if reason:
@@ -112,6 +111,7 @@ class VirtualPower(_VirtualMeter):
     """Power as the sensor sees it: noisy, and looking at a part of the time only."""
 
     name: ClassVar[str] = "virtual-power"
+    _processes_s: float | None = None
 
     @property
     def signals(self) -> tuple[Signal, ...]:
@@ -124,9 +124,27 @@ class VirtualPower(_VirtualMeter):
             for _, _, of in _SIGNALS
         ]
 
-    def _sensed(self, gpu: VirtualGpu, tick: int, tick_s: float) -> float:
-        from wattloop.virtual.gpu import normal
+    def read_processes(self) -> Mapping[str, Sequence[DeviceProcess] | Gap]:
+        """As NVML has them: whole percents, and a process id where a process did the work."""
+        now_s, begin_s = self._clock.now_s(), self._processes_s
+        if begin_s is not None and now_s <= begin_s:
+            return {}
+        self._processes_s = now_s
+        found: dict[str, Sequence[DeviceProcess] | Gap] = {}
+        for name, gpu in zip(self._names, self._gpus, strict=True):
+            gpu.reap()
+            if refusal := refusal_to_read(gpu.now())[0]:
+                found[name] = Gap(f"{name}: {refusal}")
+                continue
+            use = gpu.process_use(now_s - 0.1 if begin_s is None else begin_s, now_s)
+            found[name] = [
+                DeviceProcess(int(owner.pid), round(100 * each.sm) / 100, each.memory_b)
+                for owner, each in use.items()
+                if owner != NO_OWNER and each.memory_b > 0
+            ]
+        return found
 
+    def _sensed(self, gpu: VirtualGpu, tick: int, tick_s: float) -> float:
         window_s = gpu.model.sensor_window_s
         power_w = gpu.true_energy_j(tick_s - window_s, tick_s) / window_s
         return max(0.0, power_w + gpu.model.noise_w * normal(gpu.index, tick))
@@ -136,12 +154,12 @@ class VirtualPower(_VirtualMeter):
 
 
 _SIGNALS: tuple[tuple[str, str, Callable[[VirtualGpu, float], float]], ...] = (
-    ("utilisation", "fraction", lambda gpu, at_s: gpu.at(at_s).busy),
+    ("utilisation", "fraction", lambda gpu, at_s: gpu.at(at_s).utilisation),
     ("memory_utilisation", "fraction", lambda gpu, at_s: gpu.at(at_s).memory_utilisation),
     ("sm_clock", "MHz", lambda gpu, at_s: gpu.at(at_s).clock_mhz),
     ("memory_clock", "MHz", lambda gpu, at_s: gpu.at(at_s).memory_clock_mhz),
     ("temperature", "degC", lambda gpu, at_s: gpu.temperature_c(at_s)),
-    ("memory_used", "B", lambda gpu, at_s: gpu.at(at_s).memory_used_b),
+    ("memory_used", "B", lambda gpu, at_s: gpu.at(at_s).held_b),
     ("power_limit", "W", lambda gpu, at_s: gpu.now().limit_w),
 )
 

@@ -183,7 +183,7 @@ def shared_machine(
     env = os.environ if environment is None else environment
     boot = (host or Host()).boot_id[:8]
     # The number changes with the layout of the file.
-    default = Path(tempfile.gettempdir()) / f"wattloop-virtual-2-{os.getuid()}-{boot}.state"
+    default = Path(tempfile.gettempdir()) / f"wattloop-virtual-3-{os.getuid()}-{boot}.state"
     timeline = FileTimeline(Path(env.get(STATE_VARIABLE) or default))
     given = env.get(MODEL_VARIABLE) or "h200"
     name = given if given.endswith(".json") else given.lower()

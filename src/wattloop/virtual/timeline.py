@@ -8,7 +8,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -24,8 +24,8 @@ class WorkOwner(NamedTuple):
 
     @property
     def gone(self) -> bool:
-        """Return True when the process has ended; `NO_OWNER` never ends."""
-        return self.pid > 0 and _began(int(self.pid)) != self.began
+        """Return True when the process has ended; one without a begin is simulated, never ends."""
+        return self.began > 0 and _began(int(self.pid)) != self.began
 
 
 NO_OWNER = WorkOwner(0.0, 0.0)
@@ -60,14 +60,29 @@ def _began(pid: int) -> float | None:
 # Processes share segments through a file, see `file_timeline`.
 
 
+class ProcessLoad(NamedTuple):
+    """Work of one process on a card, as in `Activity`, and the memory it holds there."""
+
+    owner: WorkOwner
+    compute: float
+    memory: float
+    busy: float
+    overlap: float
+    memory_b: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineSegment:
     """A card's state from `start_s` on.
 
+    A segment records what one process does from now on: `compute` to `overlap` and
+    `owner_memory_b` are those of its owner. What the other processes do follows from earlier
+    segments and is in `loads`. `utilisation` and `target_w` are the card's, under all of them.
+
     `energy_j` is what it had used by then; `counter_zero_j` what it had used when its counter was
     last reset; `start_heat_w` the power that the heat sink felt (temperature above the room's,
     divided by the card's K/W). Clocks are the highest allowed; `*_locked` is 1 when they
-    are locked. `fault` is one of `faults.Fault`. The owner is the process whose work it does.
+    are locked. `fault` is one of `faults.Fault`.
     """
 
     start_s: float
@@ -95,6 +110,29 @@ class TimelineSegment:
     counter_zero_j: float = 0.0
     owner_pid: float = 0.0
     owner_began: float = 0.0
+    owner_memory_b: float = 0.0
+    utilisation: float = 0.0
+    loads: tuple[ProcessLoad, ...] = ()
+
+    @property
+    def held_b(self) -> float:
+        """Memory in use: what `memory_used_b` pretends, or what the processes hold."""
+        return max(self.memory_used_b, sum(load.memory_b for load in self.loads))
+
+    @property
+    def next_loads(self) -> tuple[ProcessLoad, ...]:
+        """Loads of all processes, this segment's change included.
+
+        An idle process stays as long as it holds memory. Without an owner, idle clears the card.
+        """
+        owner = WorkOwner(self.owner_pid, self.owner_began)
+        if owner == NO_OWNER and self.busy <= 0:
+            return ()
+        others = tuple(load for load in self.loads if load.owner != owner)
+        if self.busy <= 0 and self.owner_memory_b <= 0:
+            return others
+        load = (self.compute, self.memory, self.busy, self.overlap, self.owner_memory_b)
+        return (*others, ProcessLoad(owner, *load))
 
     def power_w(self, at_s: float) -> float:
         decay = math.exp(-max(0.0, at_s - self.start_s) / self.ramp_s)
@@ -116,6 +154,19 @@ class TimelineSegment:
         b = self.start_heat_w - self.target_w - a
         return self.target_w + a * math.exp(-dt / self.ramp_s) + b * math.exp(-dt / self.thermal_s)
 
+    def done_by(self, load: ProcessLoad) -> "TimelineSegment":
+        """Return the same state, recorded as the work of `load`."""
+        return replace(
+            self,
+            owner_pid=load.owner.pid,
+            owner_began=load.owner.began,
+            owner_memory_b=load.memory_b,
+            compute=load.compute,
+            memory=load.memory,
+            busy=load.busy,
+            overlap=load.overlap,
+        )
+
     def next_segment(self, at_s: float, **changes: float) -> "TimelineSegment":
         """The segment that begins at `at_s` where this one has arrived."""
         return replace(
@@ -124,6 +175,7 @@ class TimelineSegment:
             energy_j=self.energy_until_j(at_s),
             start_w=self.power_w(at_s),
             start_heat_w=self.heat_w(at_s),
+            loads=self.loads,
             **changes,
         )
 
@@ -250,6 +302,10 @@ class FileTimeline:
         latest = {gpu: segments[-1] for gpu, segments in self._segments.items()}
         os.ftruncate(fd, 0)
         for gpu, segment in latest.items():
+            owner = (segment.owner_pid, segment.owner_began)
+            for load in segment.loads:  # one record per process, its own last
+                if load.owner != owner:
+                    os.write(fd, _packed(gpu, segment.done_by(load)))
             os.write(fd, _packed(gpu, segment))
 
     def _catch_up(self) -> None:
@@ -273,9 +329,11 @@ class FileTimeline:
         for gpu, *values in _RECORD.iter_unpack(data[:whole]):
             if gpu not in _NUMBERS or not all(map(math.isfinite, values)):
                 raise self._unusable("it holds something else than the state of virtual GPUs")
-            self._segments.setdefault(int(gpu), []).append(
-                TimelineSegment(**dict(zip(_FIELDS, values, strict=True)))
+            known = self._segments.setdefault(int(gpu), [])
+            segment = TimelineSegment(
+                **dict(zip(_FIELDS, values, strict=True)), loads=known[-1].loads if known else ()
             )
+            known.append(replace(segment, loads=segment.next_loads))
         self._read_bytes += whole
 
     def _unusable(self, why: str) -> ConfigError:
@@ -284,11 +342,11 @@ class FileTimeline:
         )
 
 
-_FIELDS = tuple(TimelineSegment.__dataclass_fields__)
+_FIELDS = tuple(name for name in TimelineSegment.__dataclass_fields__ if name != "loads")
 _RECORD = struct.Struct(f"<{1 + len(_FIELDS)}d")
 _NUMBERS = frozenset(float(number) for number in range(1_024))
 """Numbers that a card can have; a record that begins with another is none of ours."""
 
 
 def _packed(gpu: int, segment: TimelineSegment) -> bytes:
-    return _RECORD.pack(gpu, *astuple(segment))
+    return _RECORD.pack(gpu, *(getattr(segment, name) for name in _FIELDS))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.errors import ConfigError
-from wattloop.virtual.gpu import IDLE, Activity, VirtualGpu
+from wattloop.virtual.gpu import Activity, VirtualGpu
 from wattloop.virtual.job import JOBS, JobPhase, TrainingJob, job_named
 from wattloop.virtual.meter import node_energy_j
 from wattloop.virtual.node import NODES, NodeModel, VirtualMachine, shared_machine
@@ -109,7 +109,7 @@ class TrainingRun:
                 end_s = self._at_s
         finally:
             for card in self._used:
-                card.occupy(IDLE, min(self._at_s, self._clock.now_s()), self._scale)
+                card.leave(self._owner, min(self._at_s, self._clock.now_s()), self._scale)
         used_j = sum(card.true_energy_j(begin_s, end_s) for card in self._used)
         node_j = None
         if self._node is not None:
@@ -140,8 +140,9 @@ class TrainingRun:
             left -= slice_s / whole_s
 
     def _slowdown(self, activity: Activity) -> float:
-        different = {card.limits: card for card in self._used}
-        return max(card.settled(activity).slowdown for card in different.values())
+        different = {(card.limits, card.now().loads): card for card in self._used}
+        settled = (card.settled(activity, self._owner) for card in different.values())
+        return max(point.slowdown for point in settled)
 
 
 def main(arguments: Sequence[str] | None = None, since_s: float | None = None) -> int:

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     finally:
         for gpu in gpus:
-            gpu.load(0.0)
+            gpu.leave(this_process())
         end_s = time.monotonic()
         for number in numbers:
             energy_j = gpus[number].true_energy_j(begin_s, end_s)

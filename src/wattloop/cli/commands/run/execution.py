@@ -242,7 +242,7 @@ class RunOptions:
         str | None,
         option(
             "--share HOW",
-            "process: only the program's part, by CPU time and GPU utilisation (modelled).",
+            "device: all of each device. process: the program's part, modelled.",
         ),
     ] = None
     pue: Pue = None

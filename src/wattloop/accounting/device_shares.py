@@ -1,0 +1,244 @@
+"""Shares of a device: the energy of a card divided among the processes or instances that use it.
+
+    P_i = idle + sum over p of c_p u_pi             mean power in interval i, u_p the use of p
+    E_p = sum over i of idle dt_i / n_i + (E_i - idle dt_i) c_p u_pi / sum over q of c_q u_qi
+
+Idle power is divided evenly among the n_i processes that are present, so by time. The rest follows
+the use of each, weighted by the power c that a full use of it costs. Utilisation alone takes all c
+as equal: a kernel that waits for memory and one that multiplies matrices both count as busy. Here
+they are fitted to the card's own power as loads come and go (ridge regression, prior: equal c with
+a spread of half). Where nothing varies the prior remains, and its spread is the stated error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+PRIOR_SPREAD = 0.5
+"""Spread of the power that programs draw per second of SM use. A board of 80 W idle and 700 W
+limit runs busy kernels between about 250 and 700 W: +-50% of the middle."""
+IDLE_OF_LIMIT, IDLE_SPREAD = 0.11, 0.04
+"""Idle power as a part of the limit where it is unknown: 8 to 14% on the five shipped cards."""
+LEAST_NOISE = 0.01
+MOST_FITTED = 12
+"""Processes with a coefficient of their own; those of least use share one."""
+LEAST_COST = 0.05
+ROUNDING = 0.01 / math.sqrt(12)
+"""Standard deviation of a utilisation in whole percents, taken as the same in every interval."""
+
+
+class UseInterval(NamedTuple):
+    """Energy of a device in an interval, and its users.
+
+    Attributes:
+        use: user -> part of the time in which it used the device, 0 to 1; None where that is
+            unknown. Idle users that hold memory are listed with 0.
+        weight: user -> what stands for its use where that is unknown: memory, or slices.
+    """
+
+    duration_s: float
+    energy_j: float
+    use: Mapping[Hashable, float | None]
+    weight: Mapping[Hashable, float] = {}
+
+
+class SharePart(NamedTuple):
+    """Part of a device's energy, and the half-width of its interval."""
+
+    energy_j: float
+    uncertainty_j: float
+
+
+class PowerFit(NamedTuple):
+    """Idle power of a device and the power that a full use by each user costs, with covariance.
+
+    `columns` has the number of each user in `costs_w`; number 0 is the idle power.
+    """
+
+    idle_w: float
+    costs_w: tuple[float, ...]
+    columns: Mapping[Hashable, int]
+    covariance: Sequence[Sequence[float]]
+
+    def cost_w(self, user: Hashable) -> float:
+        return self.costs_w[self.columns.get(user, -1)]
+
+
+class DeviceDivision:
+    """Division of a device's energy among its users; the parts add up to the device.
+
+    Args:
+        intervals: of the time to divide.
+        fit: from these intervals or a longer time; None where the use is unknown.
+    """
+
+    def __init__(self, intervals: Sequence[UseInterval], fit: PowerFit | None) -> None:
+        self._intervals = [each for each in intervals if each.duration_s > 0]
+        self._fit = fit
+
+    @property
+    def users(self) -> list[Hashable]:
+        return list(dict.fromkeys(user for each in self._intervals for user in each.use))
+
+    def parts(self) -> dict[Hashable | None, SharePart]:
+        """Return the part of each user, and of None what was used while there was no user."""
+        parts: dict[Hashable | None, SharePart] = {u: self.part([u]) for u in self.users}
+        unused_j = math.fsum(each.energy_j for each in self._intervals if not each.use)
+        if unused_j > 0:
+            parts[None] = SharePart(unused_j, 0.0)
+        if parts:  # the largest takes what rounding leaves
+            most = max(parts, key=lambda user: parts[user].energy_j)
+            others = [-part.energy_j for user, part in parts.items() if user != most]
+            left_j = math.fsum([*(each.energy_j for each in self._intervals), *others])
+            parts[most] = parts[most]._replace(energy_j=left_j)
+        return parts
+
+    def part(self, users: Collection[Hashable]) -> SharePart:
+        """Return the part of some users together."""
+        fit = self._fit
+        own_j = others_j = 0.0
+        slopes = [0.0] * (len(fit.covariance) if fit else 1)
+        use_slopes_j: dict[Hashable, float] = {}
+        for each in self._intervals:
+            if not each.use:
+                continue
+            idle_j = min(fit.idle_w * each.duration_s, each.energy_j) if fit else 0.0
+            present = sum(user in users for user in each.use) / len(each.use)
+            weights = self._weights(each)
+            total = math.fsum(weights.values())
+            share = math.fsum(w for user, w in weights.items() if user in users) / total
+            dynamic_j = each.energy_j - idle_j
+            own_j += idle_j * present + dynamic_j * share
+            others_j += idle_j * (1 - present) + dynamic_j * (1 - share)
+            slopes[0] += each.duration_s * (present - share)
+            for user, use in each.use.items() if fit else ():
+                if use and fit and user in fit.columns:
+                    slope_j = dynamic_j / total * ((user in users) - share)
+                    slopes[fit.columns[user]] += slope_j * use
+                    use_slopes_j[user] = use_slopes_j.get(user, 0.0) + slope_j * fit.cost_w(user)
+        if fit is None:
+            whole_j = own_j + others_j
+            return SharePart(own_j, own_j * others_j / whole_j if whole_j > 0 else 0.0)
+        variance = _dot(slopes, [_dot(row, slopes) for row in fit.covariance])
+        variance += sum((ROUNDING * slope_j) ** 2 for slope_j in use_slopes_j.values())
+        return SharePart(own_j, 2 * math.sqrt(max(0.0, variance)))
+
+    def _weights(self, each: UseInterval) -> dict[Hashable, float]:
+        if self._fit is not None:
+            weights = {user: self._fit.cost_w(user) * (x or 0.0) for user, x in each.use.items()}
+        else:
+            weights = {user: each.weight.get(user, 0.0) for user in each.use}
+        return weights if math.fsum(weights.values()) > 0 else dict.fromkeys(each.use, 1.0)
+
+
+def fit_power(
+    intervals: Sequence[UseInterval],
+    *,
+    idle_w: float | None = None,
+    limit_w: float | None = None,
+) -> PowerFit | None:
+    """Fit idle power and the cost of each user's use to the device's power.
+
+    None where the use of some user is unknown: memory and time then divide the energy.
+
+    Args:
+        intervals: of a time with one set of users or several.
+        idle_w: idle power of the device, if known.
+        limit_w: its power limit, of which idle power is a part, where `idle_w` is unknown.
+    """
+    rows = [each for each in intervals if each.use and each.duration_s > 0]
+    if not rows or any(use is None for each in rows for use in each.use.values()):
+        return None
+    time_s = math.fsum(each.duration_s for each in rows)
+    mean_w = math.fsum(each.energy_j for each in rows) / time_s
+    if idle_w is not None:
+        idle_spread_w = 0.05 * idle_w
+    elif limit_w is not None:
+        idle_w, idle_spread_w = IDLE_OF_LIMIT * limit_w, IDLE_SPREAD * limit_w
+    else:
+        idle_w, idle_spread_w = 0.2 * mean_w, 0.1 * mean_w
+    idle_w = min(idle_w, mean_w)
+    used_s: dict[Hashable, float] = {}
+    for each in rows:
+        for user, use in each.use.items():
+            used_s[user] = used_s.get(user, 0.0) + each.duration_s * (use or 0.0)
+    ranked = sorted(used_s, key=lambda user: -used_s[user])
+    columns = {user: min(i, MOST_FITTED) + 1 for i, user in enumerate(ranked)}
+    total_s = math.fsum(used_s.values())
+    cost_w = max((mean_w - idle_w) * time_s / total_s if total_s > 0 else 0.0, 1e-3)
+    size = max(columns.values()) + 1
+    means = [idle_w, *[cost_w] * (size - 1)]
+    spreads = [idle_spread_w, *[PRIOR_SPREAD * cost_w] * (size - 1)]
+    table = [[1.0, *[0.0] * (size - 1)] for _ in rows]
+    for row, each in zip(table, rows, strict=True):
+        for user, use in each.use.items():
+            row[columns[user]] += use or 0.0
+    powers_w = [each.energy_j / each.duration_s for each in rows]
+    weights = [each.duration_s * len(rows) / time_s for each in rows]
+    found, covariance = means, _scaled(_identity(size), spreads)
+    noise_w = 0.05 * mean_w
+    for _ in range(3):  # the noise is judged by the residuals of the fit before
+        if noise_w <= 0:
+            break
+        found, covariance = _ridge(table, powers_w, weights, means, spreads, noise_w)
+        squares = math.fsum(
+            weight * (power_w - _dot(row, found)) ** 2
+            for row, power_w, weight in zip(table, powers_w, weights, strict=True)
+        )
+        noise_w = max(LEAST_NOISE * mean_w, math.sqrt(squares / max(1, len(rows) - size)))
+    costs_w = (max(cost, LEAST_COST * cost_w) for cost in found[1:])
+    return PowerFit(min(max(found[0], 0.0), *powers_w), (0.0, *costs_w), columns, covariance)
+
+
+def _ridge(
+    table: Sequence[Sequence[float]],
+    powers_w: Sequence[float],
+    weights: Sequence[float],
+    means: Sequence[float],
+    spreads: Sequence[float],
+    noise_w: float,
+) -> tuple[list[float], list[list[float]]]:
+    """Return the posterior mean and covariance of a linear model with independent priors."""
+    size = len(means)
+    matrix, right = _identity(size), [0.0] * size
+    for row, power_w, weight in zip(table, powers_w, weights, strict=True):
+        scaled = [x * spread / noise_w for x, spread in zip(row, spreads, strict=True)]
+        error = (power_w - _dot(row, means)) / noise_w
+        for i, left in enumerate(scaled):
+            if left:
+                right[i] += weight * left * error
+                for k, other in enumerate(scaled):
+                    matrix[i][k] += weight * left * other
+    inverse = _inverse(matrix)
+    found = [
+        mean + spread * _dot(line, right)
+        for mean, spread, line in zip(means, spreads, inverse, strict=True)
+    ]
+    return found, _scaled(inverse, spreads)
+
+
+def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Invert a symmetric positive definite matrix (Gauss-Jordan; no pivot is below 1)."""
+    size = len(matrix)
+    work = [[*row, *unit] for row, unit in zip(matrix, _identity(size), strict=True)]
+    for i in range(size):
+        pivot = work[i][i]
+        work[i] = [x / pivot for x in work[i]]
+        for k in range(size):
+            if k != i and (factor := work[k][i]):
+                work[k] = [x - factor * y for x, y in zip(work[k], work[i], strict=True)]
+    return [row[size:] for row in work]
+
+
+def _identity(size: int) -> list[list[float]]:
+    return [[float(i == k) for k in range(size)] for i in range(size)]
+
+
+def _scaled(matrix: Sequence[Sequence[float]], by: Sequence[float]) -> list[list[float]]:
+    return [[x * by[i] * by[k] for k, x in enumerate(row)] for i, row in enumerate(matrix)]
+
+
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(x * y for x, y in zip(left, right, strict=True))

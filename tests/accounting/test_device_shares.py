@@ -1,0 +1,93 @@
+"""Promises of the division of a card among its users."""
+
+import math
+import random
+from collections.abc import Hashable
+
+import pytest
+
+from wattloop.accounting.device_shares import DeviceDivision, UseInterval, fit_power
+
+COSTS_W = {"gemm": 600.0, "copy": 150.0, "lookup": 300.0, "small": 450.0}
+IDLE_W = 80.0
+
+
+def _intervals(seed: int = 1, looks: int = 200) -> tuple[list[UseInterval], dict[str, float]]:
+    """Four users of different cost whose loads vary, and the true energy of each."""
+    dice = random.Random(seed)
+    found: list[UseInterval] = []
+    true_j = dict.fromkeys(COSTS_W, 0.0)
+    for _ in range(looks):
+        use: dict[Hashable, float | None] = {
+            user: round(dice.choice([0.0, dice.uniform(0.05, 0.25)]), 2) for user in COSTS_W
+        }
+        watts = {user: COSTS_W[user] * (use[user] or 0.0) for user in COSTS_W}
+        for user in COSTS_W:
+            true_j[user] += 0.5 * (watts[user] + IDLE_W / len(COSTS_W))
+        memory: dict[Hashable, float] = {user: 1e9 * (1 + i) for i, user in enumerate(COSTS_W)}
+        found.append(UseInterval(0.5, 0.5 * (IDLE_W + sum(watts.values())), use, memory))
+    return found, true_j
+
+
+def test_users_of_different_cost_are_told_apart() -> None:
+    """Promise: parts within 10% of the truth each, the truth within the interval, sum exact."""
+    intervals, true_j = _intervals()
+    parts = DeviceDivision(intervals, fit_power(intervals, limit_w=700.0)).parts()
+    for user, energy_j in true_j.items():
+        assert parts[user].energy_j == pytest.approx(energy_j, rel=0.1)
+        assert abs(parts[user].energy_j - energy_j) <= parts[user].uncertainty_j
+    whole_j = math.fsum(each.energy_j for each in intervals)
+    assert math.fsum(part.energy_j for part in parts.values()) == whole_j
+
+
+def test_a_constant_load_is_divided_by_utilisation_with_a_wide_interval() -> None:
+    """Promise: where nothing tells the users apart, the stated error covers different costs."""
+    use: dict[Hashable, float | None] = {"gemm": 0.2, "copy": 0.2}
+    power_w = IDLE_W + 0.2 * (COSTS_W["gemm"] + COSTS_W["copy"])
+    intervals = [UseInterval(0.5, 0.5 * power_w, use)] * 100
+    parts = DeviceDivision(intervals, fit_power(intervals, idle_w=IDLE_W)).parts()
+    assert parts["gemm"].energy_j == pytest.approx(parts["copy"].energy_j)
+    true_j = 50.0 * (IDLE_W / 2 + 0.2 * COSTS_W["gemm"])
+    assert abs(parts["gemm"].energy_j - true_j) <= parts["gemm"].uncertainty_j
+
+
+def test_one_user_alone_has_all_without_doubt() -> None:
+    intervals = [UseInterval(1.0, 300.0, {"only": 0.5})] * 20
+    part = DeviceDivision(intervals, fit_power(intervals, limit_w=700.0)).parts()["only"]
+    assert part.energy_j == pytest.approx(6_000.0)
+    assert part.uncertainty_j == pytest.approx(0.0, abs=1e-6)
+
+
+def test_unknown_use_is_divided_by_memory_and_energy_without_users_belongs_to_none() -> None:
+    """Promise: memory x time where there is no utilisation; nothing is lost or given away."""
+    unknown: dict[Hashable, float | None] = {"a": None, "b": None}
+    intervals = [UseInterval(1.0, 100.0, unknown, {"a": 3e9, "b": 1e9}), UseInterval(1.0, 80.0, {})]
+    fit = fit_power(intervals, limit_w=700.0)
+    assert fit is None
+    parts = DeviceDivision(intervals, fit).parts()
+    assert parts["a"].energy_j == pytest.approx(75.0)
+    assert parts["b"].energy_j == pytest.approx(25.0)
+    assert parts[None].energy_j == 80.0
+    assert parts["a"].uncertainty_j == pytest.approx(75.0 * 25.0 / 100.0)
+
+
+def test_idle_users_divide_an_idle_card_evenly() -> None:
+    intervals = [UseInterval(1.0, 80.0, {"a": 0.0, "b": 0.0})] * 4
+    parts = DeviceDivision(intervals, fit_power(intervals, limit_w=700.0)).parts()
+    assert parts["a"].energy_j == pytest.approx(160.0)
+
+
+def test_more_users_than_are_fitted_are_divided_too() -> None:
+    """Promise: a card with hundreds of processes is divided, in a bounded time."""
+    users: dict[Hashable, float | None] = {f"p{i}": 0.01 for i in range(200)}
+    intervals = [UseInterval(0.5, 150.0, users)] * 240
+    parts = DeviceDivision(intervals, fit_power(intervals, limit_w=700.0)).parts()
+    assert math.fsum(p.energy_j for p in parts.values()) == pytest.approx(36_000.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("power_w", [0.0, 1e-9, 5_000.0])
+def test_odd_powers_divide_without_a_fault(power_w: float) -> None:
+    intervals = [UseInterval(1.0, power_w, {"a": 0.3, "b": 1.0}), UseInterval(0.0, 5.0, {"a": 0.1})]
+    parts = DeviceDivision(intervals, fit_power(intervals)).parts()
+    assert math.fsum(part.energy_j for part in parts.values()) == power_w
+    assert all(part.energy_j >= 0 for part in parts.values())
