@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bars import Bar, Table
 from predict_errors import QUANTITIES, Outcome, mean_error, median_error, parts
+from predict_figure import PredictedStep, predicted_figures
 from predict_h200_floor import drawn_again, floor_bars
 from predict_h200_intervals import Coverage
 from predict_h200_repeats import repeat_bar
@@ -186,7 +187,6 @@ def prototype_table(outcomes: Mapping[str, Sequence[Outcome]]) -> Table:
 
 def draw(outcomes: Sequence[Outcome], folder: Path) -> None:
     """The figure beside the page."""
-    from wattloop.report.figures.prediction import PredictedStep, predicted_figures
     from wattloop.report.figures.render import save_one
 
     steps = [

@@ -8,9 +8,8 @@ from typing import Any
 
 from wattloop.tune.executors.torch.epochs import EnergySource
 from wattloop.tune.executors.torch.executor import TorchExecutor
-from wattloop.tune.progress import Progress
 from wattloop.tune.search_problem import Quality
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Progress, Segment
 from wattloop.tune.strategies.base import WAIT, Strategy
 
 __all__ = ["Clock", "Course", "Runner"]

@@ -11,7 +11,7 @@ __all__ = ["save_figures"]
 def save_figures(data: Mapping[str, Any], folder: Path) -> None:
     """One page, SVG and PNG of each scenario's search by sm2 at alpha 0.75."""
     from wattloop.report.figures.render import save
-    from wattloop.report.figures.sm2 import course_figure, rate_figure
+    from wattloop.report.figures.search import course_figure, rate_figure
 
     charts = {}
     for name, found in data["scenarios"].items():
@@ -30,7 +30,7 @@ def save_figures(data: Mapping[str, Any], folder: Path) -> None:
 
 
 def _swept(sweep: Mapping[str, Any]) -> Any:
-    from wattloop.report.figures.sm2 import SweptRates
+    from wattloop.report.figures.search import SweptRates
 
     pick = sweep["pick"]
     window = None if pick is None else (pick["window"]["low"], pick["window"]["high"])

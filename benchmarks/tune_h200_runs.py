@@ -13,9 +13,8 @@ from tune_h200_course import Clock, Course, Runner
 from wattloop.tune.executors.torch.epochs import EnergySource, SessionEnergy
 from wattloop.tune.executors.torch.executor import TorchExecutor
 from wattloop.tune.executors.torch.training import Training
-from wattloop.tune.progress import Status
 from wattloop.tune.search_problem import Quality
-from wattloop.tune.segment import Segment, Until
+from wattloop.tune.segment import Segment, Status, Until
 from wattloop.tune.strategies.sm2.sm2 import Sm2
 
 __all__ = ["Clock", "scenario_runs"]

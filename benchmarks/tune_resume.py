@@ -4,10 +4,9 @@ import sys
 
 from wattloop.core.settings import settings_from
 from wattloop.store.database import open_store
-from wattloop.tune.progress import Progress
 from wattloop.tune.search_loop import BudgetSpent
 from wattloop.tune.search_setup import resume_search
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Progress, Segment
 
 
 class Begun(BaseException):

@@ -15,10 +15,9 @@ from wattloop.core.text import json_text
 from wattloop.store.database import Store
 from wattloop.store.experiments import TrialRecord, set_experiment_status
 from wattloop.store.schema import trials as trials_table
-from wattloop.tune.progress import EpochPoint, Progress, Status
 from wattloop.tune.search_setup import fingerprint
 from wattloop.tune.search_store import open_search
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import EpochPoint, Progress, Segment, Status
 from wattloop.tune.spec import SearchSpec, spec_from
 from wattloop.tune.strategies import strategy_for
 

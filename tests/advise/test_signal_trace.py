@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from wattloop.advise.signal_trace import SignalTrace, TraceInterval
+from wattloop.advise.gpu_facts import SignalTrace, TraceInterval
 
 
 def test_gaps_and_times_that_went_back_are_left_out() -> None:

@@ -19,9 +19,8 @@ from wattloop.store.experiments import (
     end_trial,
     set_experiment_status,
 )
-from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_store import SearchRecord, open_search
-from wattloop.tune.segment import Segment, Until
+from wattloop.tune.segment import Progress, Segment, Status, Until
 
 for library in ("sklearn", "scipy"):
     pytest.importorskip(library, reason="the extra 'analyze' is not installed")

@@ -14,14 +14,15 @@ from wattloop.schedule.step_function import StepFunction
 
 pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 
-from wattloop.report.figures import cluster_power
+from wattloop.report.figures import campaign
 from wattloop.report.figures.campaign import (
     fairness_figure,
+    gantt_figure,
     load_figure,
     miss_figure,
+    power_figure,
     trade_off_figure,
 )
-from wattloop.report.figures.cluster_power import gantt_figure, power_figure
 
 CLUSTER = small_cluster(nodes=2)
 TRUTH = PlainOracle(CLUSTER)
@@ -168,8 +169,8 @@ def test_every_gpu_second_of_a_job_is_in_the_chart() -> None:
 def test_what_is_left_out_of_the_chart_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretches beyond the first, as GPUs; the same figures for a folder and for a page."""
     result = simulated(horizon_s=3_000.0)
-    monkeypatch.setattr(cluster_power, "MOST_BARS", 2)
-    charts = cluster_power.over_time_figures({"zeus{a: 1}": result}, TRUTH, "toy")
+    monkeypatch.setattr(campaign, "MOST_BARS", 2)
+    charts = campaign.over_time_figures({"zeus{a: 1}": result}, TRUTH, "toy")
     assert list(charts) == ["power", "gpus-zeus-a--1"]
     said = spec_of(charts["gpus-zeus-a--1"])["title"]["subtitle"]
     assert "first 2 of 3 stretches" in said

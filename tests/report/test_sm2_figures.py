@@ -6,7 +6,7 @@ import pytest
 
 from wattloop.report.figures.chart import spec_of
 from wattloop.report.figures.render import save
-from wattloop.report.figures.sm2 import SweptRates, course_figure, rate_figure, sm2_figures
+from wattloop.report.figures.search import SweptRates, course_figure, rate_figure, sm2_figures
 from wattloop.testing.strategy_contract import played
 from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
 from wattloop.tune.strategies.sm2.sm2 import Sm2

@@ -6,9 +6,8 @@ import pytest
 
 from wattloop.testing.strategy_contract import check_strategy
 from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
-from wattloop.tune.progress import Progress
 from wattloop.tune.search_problem import Limits, Problem
-from wattloop.tune.segment import CapRequest, RateSweep, Segment, Until
+from wattloop.tune.segment import CapRequest, Progress, RateSweep, Segment, Until
 from wattloop.tune.space import Configuration
 from wattloop.tune.strategies.base import WAIT, Asked, Chosen
 from wattloop.tune.strategies.exhaustive import Grid, Random

@@ -9,10 +9,9 @@ from pathlib import Path
 from tests.tune.small import Halving, small_problem
 from wattloop.store.database import open_store
 from wattloop.store.experiments import TrialRecord, list_experiments, read_trials
-from wattloop.tune.progress import EpochPoint, Progress, Status
 from wattloop.tune.search_loop import Search
 from wattloop.tune.search_store import SearchRecord, open_search
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import EpochPoint, Progress, Segment, Status
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 ROUNDS = (2, 4, 6, 8)

@@ -8,7 +8,7 @@ from wattloop.core.errors import ConfigError, StoreError
 from wattloop.store.database import open_store
 from wattloop.trials.lock import program_variables
 from wattloop.tune import Choice, search
-from wattloop.tune.progress import Progress, Status
+from wattloop.tune.segment import Progress, Status
 
 
 def train(trial):

@@ -15,9 +15,8 @@ from wattloop.core.settings import Settings
 from wattloop.tune.executors.command import CommandExecutor
 from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.levers import cannot_be_set
-from wattloop.tune.progress import Status
 from wattloop.tune.search_problem import Problem, Quality
-from wattloop.tune.segment import CapRequest, Segment, Until
+from wattloop.tune.segment import CapRequest, Segment, Status, Until
 from wattloop.tune.space import Choice, Space
 from wattloop.virtual.node import shared_gpus
 

@@ -11,10 +11,9 @@ from wattloop.store.experiments import (
     create_experiment,
     end_trial,
 )
-from wattloop.tune.progress import CapFound, EpochPoint, Progress, Status
 from wattloop.tune.results import read_candidates, search_table, summarize_search
 from wattloop.tune.search_problem import Quality
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import CapFound, EpochPoint, Progress, Segment, Status
 
 QUALITY = Quality(metric="accuracy", target=0.8)
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import select
 
 from wattloop.accounting.idle import IdleLine, idle_path, load_idle
-from wattloop.advise.gpu_facts import GpuFacts, gpu_facts
-from wattloop.advise.signal_trace import SignalTrace, TraceInterval
+from wattloop.advise.gpu_facts import GpuFacts, SignalTrace, TraceInterval, gpu_facts
 from wattloop.core.errors import StoreError
 from wattloop.core.records import Scope
 from wattloop.core.results import RunStatus, non_overlapping

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from wattloop.core.errors import ConfigError
 from wattloop.predict.sources.source import is_saved_workload
 from wattloop.report.document import Block, Chart, Note
-from wattloop.report.figures.cluster_power import over_time_figures
+from wattloop.report.figures.campaign import over_time_figures
 from wattloop.schedule.campaigns.campaign import PolicyChoice
 from wattloop.schedule.campaigns.workers import simulate
 from wattloop.schedule.metrics.curves import power_curve

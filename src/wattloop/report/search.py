@@ -76,7 +76,7 @@ def is_by_sm2(experiment: Experiment) -> bool:
 def sm2_charts(store: Store, experiment: Experiment, summary: SearchSummary) -> dict[str, Any]:
     """Return both figures of a stored search by name; none without its course."""
     from wattloop.core.settings import load_settings
-    from wattloop.report.figures.sm2 import sm2_figures
+    from wattloop.report.figures.search import sm2_figures
     from wattloop.tune.search_setup import restored_strategy
     from wattloop.tune.strategies.sm2.sm2 import Sm2
 

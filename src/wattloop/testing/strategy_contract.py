@@ -11,9 +11,8 @@ from typing import Protocol
 
 from wattloop.core.errors import StrategyError
 from wattloop.testing.synthetic_trainings import SyntheticExecutor
-from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_problem import Problem
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Progress, Segment, Status
 from wattloop.tune.strategies.base import WAIT, Strategy, StrategyEvent
 
 Make = Callable[[Problem], Strategy]

@@ -20,9 +20,18 @@ import numpy as np
 
 from wattloop.accounting.metrics import Point, objective
 from wattloop.tune.objective import Objective
-from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
 from wattloop.tune.search_problem import Limits, Problem, Quality
-from wattloop.tune.segment import CAP_LEVER, CapRequest, Segment, Value
+from wattloop.tune.segment import (
+    CAP_LEVER,
+    CapFound,
+    CapRequest,
+    EpochPoint,
+    Progress,
+    RateLoss,
+    Segment,
+    Status,
+    Value,
+)
 from wattloop.tune.space import Choice, Parameter, Real, Space
 
 CAPS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)

@@ -12,9 +12,8 @@ from wattloop.core.results import MODELS, EnergyError, ratio_error
 from wattloop.core.units import format_number
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, TrialRecord, each_trial, find_experiment
-from wattloop.tune.progress import Status
 from wattloop.tune.search_problem import Quality
-from wattloop.tune.segment import CAP_LEVER, Value, unreadable_trial, without_gc
+from wattloop.tune.segment import CAP_LEVER, Status, Value, unreadable_trial, without_gc
 
 # Works on plain records: ten thousand are read and aggregated in a second.
 

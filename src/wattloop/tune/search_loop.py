@@ -15,10 +15,9 @@ from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.lock import end_leftovers, lock_experiment
 from wattloop.tune.executors.base import Resumable, TrainedSoFar, TrialExecutor
 from wattloop.tune.executors.training_curve import CLOSE
-from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_problem import Limits, Problem
 from wattloop.tune.search_store import SearchRecord
-from wattloop.tune.segment import Segment, without_gc
+from wattloop.tune.segment import Progress, Segment, Status, without_gc
 from wattloop.tune.strategies.base import WAIT, Strategy
 
 

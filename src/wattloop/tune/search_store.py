@@ -28,8 +28,7 @@ from wattloop.store.experiments import (
     set_experiment_status,
 )
 from wattloop.store.runs import RunFilter, list_runs
-from wattloop.tune.progress import Progress
-from wattloop.tune.segment import Segment, unreadable_trial
+from wattloop.tune.segment import Progress, Segment, unreadable_trial
 from wattloop.tune.segment_meter import scope_energy, widest_result_scope
 from wattloop.tune.strategies.base import StrategyEvent
 

@@ -8,8 +8,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.measure.session import Session
 from wattloop.tune.executors.base import TrainedSoFar
-from wattloop.tune.progress import Progress, Status
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Progress, Segment, Status
 from wattloop.virtual.node import shared_gpus
 from wattloop.virtual.timeline import this_process
 

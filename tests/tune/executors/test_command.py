@@ -13,9 +13,8 @@ from tests.tune.small import small_problem
 from wattloop.core.errors import CommandError, ConfigError
 from wattloop.tune.executors import command
 from wattloop.tune.executors.command import CommandExecutor
-from wattloop.tune.progress import Status
 from wattloop.tune.search_problem import Limits, Problem, Quality
-from wattloop.tune.segment import RateSweep, Segment, Until
+from wattloop.tune.segment import RateSweep, Segment, Status, Until
 from wattloop.tune.space import Choice, Space
 
 ROOT = Path(__file__).parents[3]

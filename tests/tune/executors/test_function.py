@@ -12,9 +12,8 @@ from wattloop.core.errors import ConfigError
 from wattloop.tune import TrialStopped, current_trial
 from wattloop.tune.executors.cap_search import CapSteps
 from wattloop.tune.executors.function import FunctionExecutor
-from wattloop.tune.progress import Status
 from wattloop.tune.search_problem import Limits
-from wattloop.tune.segment import Segment, Until
+from wattloop.tune.segment import Segment, Status, Until
 
 
 @pytest.fixture

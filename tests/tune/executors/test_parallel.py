@@ -15,11 +15,10 @@ from wattloop.store.database import open_store
 from wattloop.store.experiments import read_trials
 from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.executors.parallel import ParallelExecutor
-from wattloop.tune.progress import Status
 from wattloop.tune.search_loop import Search
 from wattloop.tune.search_setup import parse_device_groups
 from wattloop.tune.search_store import SearchRecord, open_search
-from wattloop.tune.segment import Segment, Until
+from wattloop.tune.segment import Segment, Status, Until
 from wattloop.virtual.node import shared_gpus
 
 

@@ -24,10 +24,9 @@ from wattloop.tune.api import search
 from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.executors.ray import LOOPBACK_VARIABLE, RayExecutor, connect_ray
-from wattloop.tune.progress import Status
 from wattloop.tune.search_loop import BudgetSpent
 from wattloop.tune.search_setup import parse_ray_slots
-from wattloop.tune.segment import Segment, Until
+from wattloop.tune.segment import Segment, Status, Until
 from wattloop.tune.space import Choice, Space
 from wattloop.tune.trial import Trial
 from wattloop.virtual.node import shared_gpus

@@ -5,9 +5,8 @@ import math
 import pytest
 
 from wattloop.tune.executors.training_curve import TrainingCurve
-from wattloop.tune.progress import Status
 from wattloop.tune.search_problem import Quality
-from wattloop.tune.segment import Until
+from wattloop.tune.segment import Status, Until
 
 
 def course(**options):

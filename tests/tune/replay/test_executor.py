@@ -3,10 +3,9 @@
 import pytest
 
 from tests.tune.replay.small_tables import write_tables
-from wattloop.tune.progress import Status
 from wattloop.tune.replay.executor import BATCH, CapScripts, ReplayExecutor
 from wattloop.tune.replay.tables import read_workloads
-from wattloop.tune.segment import CAP_LEVER, CapRequest, RateSweep, Segment, Until
+from wattloop.tune.segment import CAP_LEVER, CapRequest, RateSweep, Segment, Status, Until
 
 
 @pytest.fixture

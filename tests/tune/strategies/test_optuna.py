@@ -8,9 +8,8 @@ import pytest
 from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
 from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
-from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_problem import Limits, Problem, Quality
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Progress, Segment, Status
 from wattloop.tune.space import Choice, Integer, Real, Space
 from wattloop.tune.strategies.base import Strategy, StrategyEvent
 from wattloop.tune.strategies.optuna import Gp, Nsga2, Tpe

@@ -9,12 +9,20 @@ from tests.tune.replay.small_tables import write_tables
 from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
 from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
-from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
 from wattloop.tune.replay.executor import CapScripts, ReplayExecutor
 from wattloop.tune.replay.policies import replay_problem
 from wattloop.tune.replay.tables import read_workloads
 from wattloop.tune.search_problem import Limits, Problem, Quality
-from wattloop.tune.segment import CAP_LEVER, CapRequest, Segment
+from wattloop.tune.segment import (
+    CAP_LEVER,
+    CapFound,
+    CapRequest,
+    EpochPoint,
+    Progress,
+    RateLoss,
+    Segment,
+    Status,
+)
 from wattloop.tune.space import Choice, Space
 from wattloop.tune.strategies.base import Strategy
 from wattloop.tune.strategies.race.race import Race

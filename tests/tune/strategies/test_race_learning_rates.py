@@ -6,9 +6,8 @@ import pytest
 
 from wattloop.testing.strategy_contract import played
 from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
-from wattloop.tune.progress import Progress, RateLoss, Status
 from wattloop.tune.search_problem import Problem, Quality
-from wattloop.tune.segment import RateSweep
+from wattloop.tune.segment import Progress, RateLoss, RateSweep, Status
 from wattloop.tune.space import Choice, Real, Space
 from wattloop.tune.strategies.race.race import Race
 from wattloop.tune.strategies.race.runner import Runner

@@ -6,9 +6,8 @@ import pytest
 from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
 from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
-from wattloop.tune.progress import EpochPoint, Progress, RateLoss, Status
 from wattloop.tune.search_problem import Limits, Problem, Quality
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import EpochPoint, Progress, RateLoss, Segment, Status
 from wattloop.tune.space import Choice, Real, Space
 from wattloop.tune.strategies import strategy_named
 from wattloop.tune.strategies.sm2.sm2 import Sm2, better_half

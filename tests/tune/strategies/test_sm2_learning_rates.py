@@ -3,7 +3,7 @@ import math
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.tune.progress import RateLoss
+from wattloop.tune.segment import RateLoss
 from wattloop.tune.strategies.sm2.sm2 import stable_rate
 
 RATES = [10 ** (-3 + 3 * i / 19) for i in range(20)]

@@ -7,9 +7,8 @@ import pytest
 from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
 from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
-from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_problem import Limits
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Progress, Segment, Status
 from wattloop.tune.strategies.base import WAIT, StrategyEvent
 from wattloop.tune.strategies.exhaustive import Grid
 from wattloop.tune.strategies.successive_halving import Asha, Hyperband, RungLadder

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import SLOWER, RunFacts, TriedCap
-from wattloop.advise.gpu_facts import GpuFacts
-from wattloop.advise.signal_trace import TraceInterval
+from wattloop.advise.gpu_facts import GpuFacts, TraceInterval
 from wattloop.core.units import format_power
 
 WORTH = 0.08

@@ -2,8 +2,7 @@
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
-from wattloop.advise.gpu_facts import GpuFacts
-from wattloop.advise.signal_trace import TraceInterval
+from wattloop.advise.gpu_facts import GpuFacts, TraceInterval
 from wattloop.core.units import format_bytes, format_power
 
 HAS_WORK = 0.5

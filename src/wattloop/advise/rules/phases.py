@@ -9,9 +9,8 @@ import shlex
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
-from wattloop.advise.gpu_facts import GpuFacts
+from wattloop.advise.gpu_facts import GpuFacts, TraceInterval
 from wattloop.advise.rules.starved_loader import FREE_CORES, MANY, WAITING, WORKERS
-from wattloop.advise.signal_trace import TraceInterval
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.integrations.phases import Phase
 

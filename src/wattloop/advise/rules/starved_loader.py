@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
-from wattloop.advise.gpu_facts import IDLE_UTILISATION, GpuFacts
+from wattloop.advise.gpu_facts import IDLE_UTILISATION, GpuFacts, SignalTrace, TraceInterval
 from wattloop.advise.rules.idle import LONG_REST_S
-from wattloop.advise.signal_trace import SignalTrace, TraceInterval
 from wattloop.core.units import format_duration, format_energy, format_power
 
 WAITING = 0.25

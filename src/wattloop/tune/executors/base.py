@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from wattloop.core.settings import Settings
-from wattloop.tune.progress import Progress
 from wattloop.tune.search_problem import Problem
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Progress, Segment
 
 
 class TrialExecutor(Protocol):

@@ -6,8 +6,7 @@ from wattloop.cap.online import OnlineRules, OnlineState
 from wattloop.core.errors import WattloopError
 from wattloop.core.settings import Settings
 from wattloop.tune.levers import LeverBoard
-from wattloop.tune.progress import CapFound
-from wattloop.tune.segment import CapRequest
+from wattloop.tune.segment import CapFound, CapRequest
 
 if TYPE_CHECKING:
     from wattloop.measure.session import Session

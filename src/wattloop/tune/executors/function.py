@@ -27,9 +27,8 @@ from wattloop.tune.executors.training_executor import (
     epochs_behind,
 )
 from wattloop.tune.levers import GPUS
-from wattloop.tune.progress import Status
 from wattloop.tune.search_problem import Problem
-from wattloop.tune.segment import Segment, Value
+from wattloop.tune.segment import Segment, Status, Value
 from wattloop.tune.segment_meter import SegmentMeter
 from wattloop.tune.trial import Trial, TrialStopped, thread_trial, to_numbers
 

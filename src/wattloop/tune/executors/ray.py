@@ -16,8 +16,7 @@ from wattloop.core.settings import Settings
 from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE
 from wattloop.measure.session import Session
 from wattloop.tune.executors.base import ExecutorFactory, Resumable, TrainedSoFar, TrialExecutor
-from wattloop.tune.progress import Progress, Status
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Progress, Segment, Status
 from wattloop.tune.segment_meter import scope_energy
 from wattloop.version import __version__
 

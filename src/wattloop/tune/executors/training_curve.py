@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from wattloop.tune.progress import Status
 from wattloop.tune.search_problem import Quality
-from wattloop.tune.segment import Until
+from wattloop.tune.segment import Status, Until
 
 CLOSE = 1e-9
 """Tolerance for whole numbers: epochs are counted as floats."""

@@ -20,9 +20,8 @@ from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.cap_search import CapSteps, start_cap_search
 from wattloop.tune.executors.training_curve import TrainingCurve
 from wattloop.tune.levers import LeverBoard
-from wattloop.tune.progress import CapFound, EpochPoint, Progress, Status
 from wattloop.tune.search_problem import Problem
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import CapFound, EpochPoint, Progress, Segment, Status
 from wattloop.tune.segment_meter import SegmentMeter
 
 

@@ -9,9 +9,17 @@ from wattloop.cap.evaluation import MeasuredCurve
 from wattloop.cap.finder import CapFinder
 from wattloop.cap.online import OnlineRules
 from wattloop.core.errors import ConfigError
-from wattloop.tune.progress import CapFound, EpochPoint, Progress, Status
 from wattloop.tune.replay.tables import RecordedTraining, RecordedWorkload
-from wattloop.tune.segment import CAP_LEVER, CapRequest, Segment, Until
+from wattloop.tune.segment import (
+    CAP_LEVER,
+    CapFound,
+    CapRequest,
+    EpochPoint,
+    Progress,
+    Segment,
+    Status,
+    Until,
+)
 
 # Searches for a cap in a replayed training depend only on the curve and on the noise of the
 # readings. One takes a tenth of a second to compute, so each curve has a few draws that all

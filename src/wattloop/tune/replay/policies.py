@@ -9,11 +9,10 @@ from typing import Protocol
 import numpy as np
 
 from wattloop.core.errors import ConfigError
-from wattloop.tune.progress import Progress, Status
 from wattloop.tune.replay.executor import BATCH, ReplayExecutor
 from wattloop.tune.replay.tables import RecordedWorkload
 from wattloop.tune.search_problem import Limits, Problem
-from wattloop.tune.segment import CAP_LEVER, CapRequest, Segment, Until, Value
+from wattloop.tune.segment import CAP_LEVER, CapRequest, Progress, Segment, Status, Until, Value
 from wattloop.tune.space import Choice, Parameter, Space
 from wattloop.tune.strategies import strategy_named
 from wattloop.tune.strategies.base import WAIT, Strategy

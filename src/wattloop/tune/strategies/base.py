@@ -18,9 +18,8 @@ from typing import Final, Literal
 
 from wattloop.control.lever import Setting
 from wattloop.core.errors import StrategyError
-from wattloop.tune.progress import Progress
 from wattloop.tune.search_problem import Problem
-from wattloop.tune.segment import Segment, Value
+from wattloop.tune.segment import Progress, Segment, Value
 
 
 class _Wait(Enum):

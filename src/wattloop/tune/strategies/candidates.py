@@ -10,9 +10,8 @@ from wattloop.control.lever import Setting
 from wattloop.core.errors import StrategyError
 from wattloop.core.units import format_duration, format_energy, format_number
 from wattloop.tune.objective import NEED_QUALITY, TrainingCost, rescale
-from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_problem import Problem
-from wattloop.tune.segment import CAP_LEVER, Segment, Until, Value
+from wattloop.tune.segment import CAP_LEVER, Progress, Segment, Status, Until, Value
 from wattloop.tune.space import Configuration, configuration_key
 from wattloop.tune.strategies.base import Chosen
 

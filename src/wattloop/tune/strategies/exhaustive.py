@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from wattloop.core.errors import ConfigError
-from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_problem import Problem
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Progress, Segment, Status
 from wattloop.tune.space import Configuration
 from wattloop.tune.strategies.base import Asked, Chosen, Strategy, StrategyEvent
 from wattloop.tune.strategies.candidates import Candidate, CandidateTable

@@ -9,9 +9,8 @@ import numpy as np
 
 from wattloop.core.errors import ConfigError
 from wattloop.tune.objective import NEED_QUALITY
-from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_problem import Problem
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Progress, Segment, Status
 from wattloop.tune.space import Configuration
 from wattloop.tune.spec_sections import joules
 from wattloop.tune.strategies.base import WAIT, Asked, Chosen, Strategy

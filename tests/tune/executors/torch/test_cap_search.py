@@ -15,9 +15,12 @@ from wattloop.tune.executors.torch.epochs import SessionEnergy  # noqa: E402 - a
 from wattloop.tune.executors.torch.executor import TorchExecutor  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.training import Training  # noqa: E402 - after the skip
 from wattloop.tune.levers import LeverBoard  # noqa: E402 - after the skip
-from wattloop.tune.progress import Status  # noqa: E402 - after the skip
 from wattloop.tune.search_problem import Quality  # noqa: E402 - after the skip
-from wattloop.tune.segment import Segment, Until  # noqa: E402 - after the skip
+from wattloop.tune.segment import (  # noqa: E402 - after the skip
+    Segment,
+    Status,
+    Until,
+)
 from wattloop.tune.space import Choice, Space  # noqa: E402 - after the skip
 from wattloop.virtual.node import shared_gpus  # noqa: E402 - after the skip
 

@@ -14,9 +14,14 @@ from wattloop.tune.executors.torch.batches import FlexibleBatches  # noqa: E402 
 from wattloop.tune.executors.torch.epochs import SessionEnergy  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.executor import TorchExecutor  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.training import Training  # noqa: E402 - after the skip
-from wattloop.tune.progress import Status  # noqa: E402 - after the skip
 from wattloop.tune.search_problem import EarlyStopping, Quality  # noqa: E402 - after the skip
-from wattloop.tune.segment import CapRequest, RateSweep, Segment, Until  # noqa: E402 - after the skip
+from wattloop.tune.segment import (  # noqa: E402 - after the skip
+    CapRequest,
+    RateSweep,
+    Segment,
+    Status,
+    Until,
+)
 from wattloop.tune.segment_meter import Joules  # noqa: E402 - after the skip
 
 WATTS = 50.0

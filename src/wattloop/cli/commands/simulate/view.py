@@ -12,8 +12,12 @@ from wattloop.cli.output import print_rows, print_table, say
 from wattloop.cli.progress import spinner, trial_columns, updated_row
 from wattloop.core.units import format_duration, iso_time
 from wattloop.report.campaign import difference_table, policy_table
-from wattloop.report.figures.campaign import goal_figures, load_figure, trade_off_figure
-from wattloop.report.figures.cluster_power import over_time_figures
+from wattloop.report.figures.campaign import (
+    goal_figures,
+    load_figure,
+    over_time_figures,
+    trade_off_figure,
+)
 from wattloop.report.figures.render import save
 from wattloop.schedule.campaigns.campaign import SimulationJob, seeds_from, seeds_text
 from wattloop.schedule.campaigns.runner import CampaignCallback

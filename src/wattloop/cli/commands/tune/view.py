@@ -14,12 +14,11 @@ from wattloop.report.search import candidates_table, final_table
 from wattloop.report.search import setting_text as format_setting
 from wattloop.report.stored_results import read_search
 from wattloop.store.experiments import Experiment
-from wattloop.tune.progress import Progress, Status
 from wattloop.tune.results import CandidateResult, SearchSummary
 from wattloop.tune.search_loop import BudgetSpent
 from wattloop.tune.search_problem import Limits
 from wattloop.tune.search_store import OVER
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Progress, Segment, Status
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store

@@ -7,9 +7,8 @@ import numpy as np
 
 from wattloop.core.errors import ConfigError, StrategyError
 from wattloop.core.units import format_number
-from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_problem import Problem
-from wattloop.tune.segment import Segment, Value
+from wattloop.tune.segment import Progress, Segment, Status, Value
 from wattloop.tune.space import configuration_key
 from wattloop.tune.strategies.base import WAIT, Asked, Chosen, Strategy
 from wattloop.tune.strategies.race.ranking import HOPELESS, Ranking

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from wattloop.control.lever import Setting
-from wattloop.tune.progress import CapFound, Progress
 from wattloop.tune.search_problem import Quality
-from wattloop.tune.segment import CAP_LEVER, RateSweep, Segment, Value
+from wattloop.tune.segment import CAP_LEVER, CapFound, Progress, RateSweep, Segment, Value
 
 # The first segment of a training includes its start: imports, data, model. It is paid once, not
 # with every epoch, and becomes visible when the training resumes.

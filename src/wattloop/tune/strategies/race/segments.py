@@ -5,9 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from wattloop.tune.progress import Progress, RateLoss, Status
 from wattloop.tune.search_problem import Problem
-from wattloop.tune.segment import RateSweep, Segment, Until, Value
+from wattloop.tune.segment import Progress, RateLoss, RateSweep, Segment, Status, Until, Value
 from wattloop.tune.space import Choice, Integer, Parameter, Real
 from wattloop.tune.strategies.race.runner import Runner, spent_j
 

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from wattloop.tune.progress import CapFound
-from wattloop.tune.segment import Value
+from wattloop.tune.segment import CapFound, Value
 from wattloop.tune.space import configuration_key
 from wattloop.tune.strategies.race.runner import Runner, StartCost, TrainedSpan
 

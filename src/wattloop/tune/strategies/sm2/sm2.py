@@ -17,9 +17,8 @@ import numpy as np
 from wattloop.control.lever import Setting
 from wattloop.core.errors import ConfigError, StrategyError
 from wattloop.tune.objective import ALPHA, BETA, sm2_scores
-from wattloop.tune.progress import Progress, RateLoss, Status
 from wattloop.tune.search_problem import EarlyStopping, Problem
-from wattloop.tune.segment import RateSweep, Segment, Until, Value
+from wattloop.tune.segment import Progress, RateLoss, RateSweep, Segment, Status, Until, Value
 from wattloop.tune.space import Configuration, Real, Space, configuration_key
 from wattloop.tune.strategies.base import WAIT, Asked, Chosen, Strategy
 

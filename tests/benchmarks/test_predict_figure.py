@@ -1,9 +1,15 @@
 """The figure of predicted against measured steps."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from wattloop.report.figures.chart import spec_of
-from wattloop.report.figures.prediction import PredictedStep, predicted_figures
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from predict_figure import PredictedStep, predicted_figures
 
 
 def test_every_step_is_a_point_in_three_panels_with_its_units() -> None:
