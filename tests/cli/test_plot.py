@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import without_escapes
+from wattloop.cap.finder import CapFinder
 from wattloop.cli.main import main
 from wattloop.cli.plot import NotDrawable, render_chart
 from wattloop.report.figures.chart import channel, layers, mark, styled
+from wattloop.store.database import open_store
+from wattloop.store.experiments import Experiment, create_experiment
 
 CURVE = [
     {"x": float(n), "y": float(n * n), "of": name, "best": n == 3}
@@ -111,3 +114,45 @@ def test_nothing_to_draw_and_unknown_names(
     assert "no runs yet" in capsys.readouterr().err
     assert main(["sweep", "plot", "nothing"]) == 2
     assert capsys.readouterr().err
+
+
+@pytest.fixture
+def cap_search(tmp_path: Path) -> str:
+    """A store with a finished search of the best cap."""
+    finder = CapFinder([300.0, 400.0, 500.0, 600.0, 700.0], "energy", noise=0.01)
+    for cap_w, time_s, energy_j in ((700.0, 10.0, 6_000.0), (400.0, 11.0, 4_300.0)):
+        finder.tell(cap_w, time_s, energy_j, 0.01)
+    facts = {"finder": finder.to_dict(), "choice": finder.best().to_dict()}
+    made = Experiment(
+        experiment_id="cap-20260101", kind="cap", status="finished", created_wall_s=1e9, facts=facts
+    )
+    with open_store(tmp_path / "runs.db") as store:
+        create_experiment(store, made)
+    return str(tmp_path / "runs.db")
+
+
+@pytest.mark.parametrize("room", [60, 80, 200])
+def test_a_cap_search_is_drawn(
+    cap_search: str, room: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: energy of the probes against the cap, within the terminal; time by its name."""
+    monkeypatch.setattr("wattloop.cli.plot.terminal_room", lambda stream: room)
+    assert main(["cap", "plot", "--store", cap_search]) == 0
+    out, err = capsys.readouterr()
+    assert max(map(len, out.splitlines())) <= room
+    assert "GPU energy against the power cap" in out and "Power cap (W)" in out
+    assert "6,000" in out and "other figures, by --figure: time" in err
+    assert main(["cap", "plot", "-f", "time", "--store", cap_search]) == 0
+    assert "Time against the power cap" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ending", ["svg", "png", "html"])
+def test_a_cap_search_is_written_to_a_file(cap_search: str, ending: str, tmp_path: Path) -> None:
+    """Promise: the same figure as a file; the report on the search has both and the probes."""
+    pytest.importorskip("vl_convert", reason="vl-convert is not installed")
+    file = tmp_path / f"caps.{ending}"
+    assert main(["cap", "plot", "last", "-o", str(file), "--store", cap_search]) == 0
+    assert file.stat().st_size > 2_000
+    page = tmp_path / "report.html"
+    assert main(["report", "cap-20260101", "-o", str(page), "--store", cap_search]) == 0
+    assert "Best cap for energy" in page.read_text("utf-8")

@@ -5,6 +5,7 @@ import pytest
 from wattloop.core.units import (
     format_change,
     format_duration,
+    format_edp,
     format_energy,
     format_mass,
     format_number,
@@ -64,10 +65,11 @@ def test_duration_for_people(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "digits", "text"),
     [
-        (20_000.0, 4, "20000"),
-        (-123_456.7, 3, "-123457"),
-        (999_996.0, 5, "999996"),
-        (1234.5, 3, "1234"),
+        (20_000.0, 4, "20,000"),
+        (-123_456.7, 3, "-123,457"),
+        (999_996.0, 5, "999,996"),
+        (1234.5, 3, "1,234"),
+        (6_117.0, 4, "6,117"),
         (0.123456, 4, "0.1235"),
         (2.0, 5, "2"),
         (1e-05, 4, "1e-05"),
@@ -80,10 +82,17 @@ def test_numbers_for_people(value: float, digits: int, text: str) -> None:
     assert format_number(value, digits) == text
 
 
-def test_thousands_are_grouped_where_asked() -> None:
-    """In sentences; columns of a table may do without."""
-    assert format_number(26_608.4, group=",") == "26,608"
-    assert format_number(1_234.56, group=",") == "1,235"
+def test_large_figures_are_grouped_everywhere() -> None:
+    """Beyond the largest unit, thousands have their comma, too."""
+    assert format_energy(3.207e12) == "3,207 GJ (890,833 kWh)"
+    assert format_edp(3.207e12) == "3,207 GJ s"
+    assert format_edp(4_560.0) == "4.56 kJ s"
+    assert format_power(2.5e7) == "25,000 kW"
+
+
+def test_a_spread_that_rounds_to_nothing_is_left_out() -> None:
+    assert format_change(10.9, 0.001) == "x 11.9"
+    assert format_change(10.9, 0.2) == "x 11.9 ± 0.2"
 
 
 def test_power_and_mass_for_people() -> None:

@@ -255,6 +255,11 @@ def test_a_run_that_goes_on_is_followed(visit: Visit) -> None:
         ".getAttribute('d') !== before",
         arg=before,
     )
+    page.wait_for_selector("#signal-charts svg.marks .mark-line path")
+    signal = "document.querySelector('#signal-charts svg .mark-line path').getAttribute('d')"
+    before = page.evaluate(signal)
+    more_power(visit.store.live, 130, 160)
+    page.wait_for_function(f"(before) => {signal} !== before", arg=before)
 
 
 def test_the_keyboard_reaches_everything(visit: Visit) -> None:

@@ -349,7 +349,8 @@ def test_a_run_leads_to_its_cost_on_another_gpu(place: Path, client: TestClient)
     with open_store(place) as store:
         insert_run(store, record(8, command=command, tags={"precision": "bf16"}, exit_code=3))
     page = client.get("/runs/2026-008").text
-    assert "/predict?gpu=h100-sxm&amp;model=bert-base-uncased&amp;precision=bf16" in page
+    link = "run=2026-008&amp;gpu=h100-sxm&amp;model=bert-base-uncased&amp;precision=bf16"
+    assert f"/predict?{link}" in page
     assert "python &#39;my train.py&#39; --model bert-base-uncased" in page
     assert "<dt>Exit code</dt><dd>3</dd>" in page
     assert "precision=bf16</span>" in page

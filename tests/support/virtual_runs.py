@@ -77,6 +77,8 @@ class RunScript:
 
     run_id: str
     duration_s: float
+    name: str = "train"
+    host: str = "node1"
     model: str = "h200"
     cards: Sequence[CardScript] = ()
     interval_s: float = 0.1
@@ -111,7 +113,8 @@ def write_run(store: Store, script: RunScript) -> RunRecord:
     started_s = clock.now_s()
     head = header(
         script.run_id,
-        name="train",
+        name=script.name,
+        host=script.host,
         command=list(script.command),
         tags=dict(script.tags),
         feeds=[feed_to_dict(feed) for feed in feeds],

@@ -33,12 +33,12 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Measure": {
         "run": ("run.command", "Measure the energy of any program."),
         "watch": ("watch", "Show power and energy live."),
-        "runs": ("runs.command", "List, show, compare, export and import measured runs."),
+        "runs": ("runs.command", "List (what cost most), show, compare and export measured runs."),
         "bench": ("bench", "Time and energy of six kernels, framework by framework."),
         "idle": ("idle", "Measure the idle power of this machine."),
     },
     "Save": {
-        "advise": ("advise", "Show what a run wasted, and how to save it."),
+        "advise": ("advise", "Show why a run was wasteful, and how to save energy."),
         "savings": ("savings", "Sum up what 'run --save' saved, with intervals and evidence."),
         "set": ("set", "Set power limits, clocks or a governor while a program runs."),
         "carbon": ("carbon", "Show the carbon intensity of the grid, and when to start a job."),
@@ -57,7 +57,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Predict": {
         "predict": (
             "predict.command",
-            "Time, power, energy and memory of a training on a GPU, before it runs.",
+            "Time, energy, cost and memory of a training on any GPU, before it runs.",
         ),
         "calibrate": ("calibrate", "Measure a GPU in minutes, and fit the constants predict uses."),
     },
@@ -81,7 +81,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "devices": ("devices", "Show what can be measured and controlled here."),
         "restore": ("restore", "Restore levers that a killed program left changed."),
         "agent": ("agent", "Measure the energy of jobs on a Slurm node."),
-        "fleet": ("fleet", "Manage tokens of nodes and readers; delete old data."),
+        "fleet": ("fleet", "Show what is wrong on nodes; manage tokens; delete old data."),
         "control-daemon": (
             "control_daemon",
             "Let users who are not root set levers, within an operator's rules.",

@@ -77,9 +77,8 @@ def add_plot_command(app: "Verb", noun: str, first: Sequence[str], what: str) ->
         data = {"figures": list(charts), "shown": list(chosen), "file": output}
         given.present(lambda: data, lambda: None if output else _print_charts(chosen, list(charts)))
 
-    verb = (
-        "runs" if noun == "RUN" else {"SEARCH": "tune", "CAMPAIGN": "simulate"}.get(noun, "sweep")
-    )
+    verbs = {"RUN": "runs", "SEARCH": "tune", "CAMPAIGN": "simulate"}
+    verb = verbs.get(noun, noun.lower())
     example = f"wattloop {verb} plot\nwattloop {verb} plot last -o figure.svg"
     said = f"Draw {what} here, or any figure of the report into a file."
     app.command("plot", example=example, help=said)(plot_command)

@@ -2,13 +2,13 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.app import StoreOptions
-from wattloop.cli.options import argument, settings_of
+from wattloop.cli.options import argument, option, settings_of
 from wattloop.cli.output import print_table, say
 from wattloop.core.errors import ConfigError, RunNotFound, StoreLocked, StoreUnwritable
 from wattloop.core.results import RunStatus
@@ -150,6 +150,7 @@ def add_list_command(
     row: Callable[["Store", "Experiment"], Any],
     as_dict: Callable[[Any], dict[str, Any]],
     table: Callable[[Sequence[Any]], "Table"],
+    folded: Callable[["Store"], Mapping[str, "Experiment"]] | None = None,
 ) -> None:
     """Add the command that lists all experiments of a kind, newest first.
 
@@ -161,28 +162,46 @@ def add_list_command(
         row: what is shown of an experiment.
         as_dict: a row as plain data.
         table: all rows for people.
+        folded: those that belong to another experiment, which `--all` shows as well.
     """
 
-    def list_command(*, given: StoreOptions) -> None:
+    def show(given: StoreOptions, is_folded: bool) -> None:
         from wattloop.store.experiments import list_experiments
         from wattloop.trials.lock import with_status_now
 
-        rows: list[Any] = []
+        rows: dict[str, Any] = {}
+        inside: Mapping[str, Experiment] = {}
         with given.open_existing_store() as place:
             if place is not None:
                 known = list_experiments(place, kind)
-                rows = [row(place, with_status_now(place, each)) for each in known]
+                inside = folded(place) if folded and is_folded else {}
+                rows = {e.experiment_id: row(place, with_status_now(place, e)) for e in known}
 
         def print_rows() -> None:
-            if rows:
-                print_table(table(rows))
-            else:
+            shown = [one for identity, one in rows.items() if identity not in inside]
+            if shown:
+                print_table(table(shown))
+            elif not rows:
                 say(f"no {kind} yet; try: {example}")
+            if len(shown) < len(rows):
+                names = ", ".join(dict.fromkeys(study.name for study in inside.values()))
+                say(f"{len(rows) - len(shown)} more of the study {names}; see them with --all")
 
-        given.present(lambda: {plural: [as_dict(one) for one in rows]}, print_rows)
+        given.present(lambda: {plural: [as_dict(one) for one in rows.values()]}, print_rows)
+
+    def list_command(*, given: StoreOptions) -> None:
+        show(given, False)
+
+    def list_folded(
+        *,
+        every: bool = option("--all -a", f"Also {plural} of studies.", False),
+        given: StoreOptions,
+    ) -> None:
+        show(given, not every)
 
     list_example = f"wattloop {example.split()[1]} list"
-    app.command("list", example=list_example, help=f"Show {plural}, newest first.")(list_command)
+    said = f"Show {plural}, newest first."
+    app.command("list", example=list_example, help=said)(list_folded if folded else list_command)
 
 
 @contextmanager

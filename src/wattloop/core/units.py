@@ -34,6 +34,11 @@ def format_power(power_w: float) -> str:
     return f"{_three(power_w / 1_000)} kW"
 
 
+def format_edp(edp_js: float) -> str:
+    """Energy x time for people: `4.56 kJ s`."""
+    return f"{format_energy(edp_js).partition(' (')[0]} s"
+
+
 def format_mass(mass_g: float) -> str:
     """Grams for people: `8.10 mg`, `0.42 g`, `1.30 kg`."""
     if abs(mass_g) < 1_000:
@@ -50,12 +55,10 @@ def format_bytes(size_b: float) -> str:
     return f"{_three(size_b)} TiB"
 
 
-def format_number(value: float, digits: int = 4, group: str = "") -> str:
-    """Format with this many significant digits, and everyday sizes in full: `20000`, not `2e+04`;
-    with `,` `20,000`.
-    """
-    text = f"{value:{group}.{digits}g}"
-    return f"{value:{group}.0f}" if "e+" in text and abs(value) < NO_EXPONENT_BELOW else text
+def format_number(value: float, digits: int = 4) -> str:
+    """Format with this many significant digits, everyday sizes in full: `20,000`, not `2e+04`."""
+    text = f"{value:,.{digits}g}"
+    return f"{value:,.0f}" if "e+" in text and abs(value) < NO_EXPONENT_BELOW else text
 
 
 def format_share(share: float, decimals: int = 1) -> str:
@@ -77,7 +80,8 @@ def format_change(change: float, spread: float = 0.0) -> str:
     if largest >= 1e6:
         return "> x 1,000,000" if factor >= 1e6 else f"x {factor:,.1f}, ± more than 1,000,000"
     decimals = 1 if largest < 100 else 0
-    return f"x {factor:,.{decimals}f}" + (f" ± {spread:,.{decimals}f}" if spread else "")
+    is_small = spread < 0.5 * 10**-decimals
+    return f"x {factor:,.{decimals}f}" + ("" if is_small else f" ± {spread:,.{decimals}f}")
 
 
 def format_duration(duration_s: float) -> str:
@@ -124,7 +128,7 @@ def _three(value: float) -> str:
         return "0"
     size = abs(value)
     if size >= 100:
-        return f"{value:.0f}"
+        return f"{value:,.0f}"
     if size >= 10:
         return f"{value:.1f}"
     if size >= 0.9995:

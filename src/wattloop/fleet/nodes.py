@@ -4,16 +4,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.text import plain_data, plain_json
+from wattloop.core.units import format_duration
 from wattloop.fleet.delivery.node_status import NodeStatus
 from wattloop.store.database import Store
-from wattloop.store.schema import nodes
+from wattloop.store.job_queries import newest_runs
+from wattloop.store.schema import nodes, runs
 
 STALE_S = 10.0
 """Age from which a node does not count for the current power."""
@@ -209,3 +211,74 @@ def forget_node(store: Store, node: str) -> bool:
     """Delete a node; False when it was not known."""
     with store.writing() as connection:
         return connection.execute(delete(nodes).where(nodes.c.node == node)).rowcount > 0
+
+
+LATELY_S = 7 * 86_400.0
+SILENT_S = 300.0
+"""Of a stored state: a server writes it every minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """What is wrong on a node, from its agent's last report and from its runs of seven days."""
+
+    node: str
+    faults: tuple[str, ...]
+    power_w: float | None
+    age_s: float | None
+    runs: int
+    energy_j: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def node_health(store: Store) -> list[NodeHealth]:
+    """Return all nodes that reported or ran something lately, by name."""
+    since_s = time.time() - LATELY_S
+    book = NodeTable()
+    book.load(known_nodes(store))
+    heard = {one.node: one for one in book.now()}
+    newest = {record.host: record for record in newest_runs(store, since_s, MOST_NODES)}
+    query = (
+        select(runs.c.host, runs.c.status, func.count(), func.sum(runs.c.energy_j))
+        .where(runs.c.started_wall_s >= since_s, runs.c.host != "")
+        .group_by(runs.c.host, runs.c.status)
+    )
+    sums: dict[str, list[tuple[str, int, float | None]]] = {}
+    with store.reading() as connection:
+        for host, status, count, energy_j in connection.execute(query):
+            sums.setdefault(host, []).append((status, count, energy_j))
+    found = []
+    for node in sorted({*heard, *sums}):
+        faults = [] if node not in heard else _reported(heard[node])
+        record = newest.get(node)
+        for part in () if record is None or record.result is None else record.result.missing:
+            remedy = f"; {part.remedy}" if part.remedy else ""
+            faults.append(f"{part.name} is not read: {part.reason}{remedy}")
+        parts = sums.get(node, [])
+        faults += [
+            f"{count} run{'s' * (count != 1)} {status} in 7 days: wattloop runs list --host {node} "
+            f"--status {status}"
+            for status, count, _ in parts
+            if status in ("failed", "died", "killed")
+        ]
+        energies_j = [energy_j for _, _, energy_j in parts if energy_j is not None]
+        found.append(
+            NodeHealth(
+                node=node,
+                faults=tuple(faults),
+                power_w=heard[node].power_w if node in heard else None,
+                age_s=heard[node].age_s if node in heard else None,
+                runs=sum(count for _, count, _ in parts),
+                energy_j=sum(energies_j) if energies_j else None,
+            )
+        )
+    return found
+
+
+def _reported(one: NodeNow) -> list[str]:
+    faults = [*one.status.faults]
+    if one.age_s > SILENT_S:
+        faults.append(f"silent for {format_duration(one.age_s)}: is its agent running?")
+    return faults + ([f"refused: {one.refusal}"] if one.refusal else [])

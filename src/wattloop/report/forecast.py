@@ -1,12 +1,13 @@
 """Predictions as report parts."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from wattloop.core.table import Table
 from wattloop.core.units import (
     format_bytes,
     format_duration,
     format_energy,
+    format_mass,
     format_number,
     format_power,
     format_share,
@@ -14,6 +15,7 @@ from wattloop.core.units import (
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.parallel.plan import Plan
 from wattloop.predict.prediction import Interval
+from wattloop.predict.run_total import PredictedAmount, RunTotal
 from wattloop.predict.serving import ServingForecast
 from wattloop.report.document import Block, Chart, Fact, Facts, Note
 from wattloop.report.figures.prediction import parts_figure
@@ -31,7 +33,7 @@ def forecast_blocks(found: Forecast) -> list[Block]:
             format_energy(step.energy_j).partition(" (")[0],
             _between(step.energy_interval, lambda j: format_energy(j).partition(" (")[0]),
         ),
-        Fact("Throughput", f"{format_number(found.throughput_samples_s, group=',')} samples/s"),
+        Fact("Throughput", f"{format_number(found.throughput_samples_s)} samples/s"),
         Fact("Bound by", step.regime.value.removesuffix("-bound")),
         Fact("Memory", format_bytes(found.memory.needed_bytes), found.memory.words),
     )
@@ -55,7 +57,32 @@ def forecast_blocks(found: Forecast) -> list[Block]:
     said = Note(
         "Predicted, not measured; energy of the GPUs.", tone="info", command=_command(found)
     )
-    return [Facts(facts), *warnings, _picture(found), terms, top, *notes, said]
+    blocks: list[Block] = [Facts(facts), *warnings, _picture(found), terms, top, *notes, said]
+    return blocks if found.run is None else [*_run_blocks(found.run), *blocks]
+
+
+def _run_blocks(run: RunTotal) -> list[Block]:
+    """Present the whole training: what it would cost."""
+    steps = f"{run.steps:,} steps"
+    whose = "GPUs" if run.scope == "gpu" else "nodes"
+    facts = [
+        Fact("Time", *_amounts(run.time_s, format_duration)),
+        Fact(f"Energy of {steps}, {whose}", *_amounts(run.energy_j, format_energy)),
+    ]
+    if run.cost is not None:
+        facts.append(Fact("Cost", *_amounts(run.cost, lambda x: f"{x:,.2f} {run.currency}")))
+    if run.carbon_g is not None:
+        facts.append(Fact("CO2e", *_amounts(run.carbon_g, format_mass)))
+    lacked = [
+        Note(f"{reason}.", tone="info", title=f"No {name}:")
+        for name, reason in (("cost", run.cost_reason), ("CO2e", run.carbon_reason))
+        if reason
+    ]
+    return [Facts(tuple(facts)), *lacked]
+
+
+def _amounts(amount: PredictedAmount, shown: Callable[[float], str]) -> tuple[str, str]:
+    return shown(amount.value), _between(amount.interval, shown)
 
 
 def _picture(found: Forecast) -> Chart:
@@ -87,7 +114,7 @@ def serving_blocks(found: ServingForecast, best: ServingForecast | None = None) 
     facts = (
         Fact("First token", format_duration(found.first_token_s)),
         Fact("Between tokens", format_duration(found.token_s)),
-        Fact("Throughput", f"{format_number(found.tokens_s, group=',')} tokens/s"),
+        Fact("Throughput", f"{format_number(found.tokens_s)} tokens/s"),
         Fact("Power", format_power(found.power_w), f"of {asked.tp} x {found.gpu.product}"),
         Fact("Energy per token", format_energy(found.token_j).partition(" (")[0]),
         Fact("Energy per request", format_energy(found.request_j).partition(" (")[0]),
@@ -131,7 +158,7 @@ def plan_blocks(found: Plan) -> list[Block]:
     facts = (
         Fact("Best layout", str(best.layout), f"{best.question.checkpointing} checkpointing"),
         Fact("Step", format_duration(best.step_s)),
-        Fact("Throughput", f"{format_number(best.tokens_s, group=',')} tokens/s"),
+        Fact("Throughput", f"{format_number(best.tokens_s)} tokens/s"),
         Fact("Power per GPU", format_power(best.power_w)),
         Fact("Energy per token", format_energy(best.token_j).partition(" (")[0]),
         Fact("Memory per GPU", format_bytes(best.memory_bytes)),
@@ -143,7 +170,7 @@ def plan_blocks(found: Plan) -> list[Block]:
         tuple(
             (
                 str(each.layout), str(each.question.micro_batch), each.question.checkpointing,
-                format_number(each.tokens_s, group=","), format_power(each.power_w),
+                format_number(each.tokens_s), format_power(each.power_w),
                 format_energy(each.token_j).partition(" (")[0], format_bytes(each.memory_bytes),
             )
             for each in found.forecasts[:MOST_LAYOUTS]

@@ -12,7 +12,7 @@ from wattloop.report.document import Document, Note
 from wattloop.report.run import report_of_run
 from wattloop.report.search import report_of_search
 from wattloop.report.study import report_of_study
-from wattloop.report.sweep import report_of_sweep
+from wattloop.report.sweep import report_of_cap, report_of_sweep
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.store.runs import RunRecord, find_run
@@ -37,6 +37,7 @@ def notes_of(found: Iterable[Advice]) -> list[Note]:
 
 
 EXPERIMENTS: dict[str, Callable[[Store, Experiment], Document]] = {
+    "cap": report_of_cap,
     "sweep": report_of_sweep,
     "search": report_of_search,
     "campaign": report_of_campaign,

@@ -6,6 +6,7 @@ from typing import Any
 
 from wattloop.analyze.intervals import Estimate
 from wattloop.core.table import Table
+from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.report.document import (
     Block,
     Chart,
@@ -16,7 +17,12 @@ from wattloop.report.document import (
     Paragraph,
     Section,
 )
-from wattloop.report.figures.sweep import scaling_figures, sweep_figures, technique_figures
+from wattloop.report.figures.sweep import (
+    cap_figures,
+    scaling_figures,
+    sweep_figures,
+    technique_figures,
+)
 from wattloop.report.stored_results import stored_sweep
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
@@ -156,6 +162,48 @@ def report_of_sweep(store: Store, experiment: Experiment) -> Document:
         sections=tuple(sections),
         about={"kind": "sweep", "id": experiment.experiment_id},
     )
+
+
+def report_of_cap(store: Store, experiment: Experiment) -> Document:
+    """Return the report on a search of the best power cap: its probes and the choice."""
+    finder = experiment.facts.get("finder") or {}
+    choice = experiment.facts.get("choice") or {}
+    probes = finder.get("probes") or []
+    best_w = choice.get("cap_w")
+    rows = [
+        (
+            f"{probe['cap_w']:g} W{' (best)' * (probe['cap_w'] == best_w)}",
+            format_duration(probe["time_s"]),
+            format_energy(probe["energy_j"]),
+            format_power(probe["energy_j"] / probe["time_s"] / finder.get("devices", 1)),
+        )
+        for probe in sorted(probes, key=lambda probe: probe["cap_w"])
+    ]
+    head = ("cap", "time", "GPU energy", "power per GPU")
+    table = Table.of(head, tuple(rows), title="Probes of a cap search", numbers=(1, 2, 3))
+    facts = []
+    if best_w is not None:
+        gain, loss = choice["energy_gain_pct"], choice["time_loss_pct"]
+        facts = [
+            Fact(f"Best cap for {finder.get('metric')}", f"{best_w:g} W"),
+            Fact("GPU energy saved", f"{gain['value']:.1f}%", _bounds(gain)),
+            Fact("Time lost", f"{loss['value']:.1f}%", _bounds(loss)),
+        ]
+    drawn = [Chart(name, chart, name) for name, chart in cap_figures(probes, best_w).items()]
+    return Document(
+        title=f"Power caps of {experiment.experiment_id}",
+        subtitle=f"energy of the GPUs under the cap; {experiment.status}",
+        sections=(
+            Section("In short", (Facts(tuple(facts)),) if facts else (Paragraph("No cap yet."),)),
+            Section("Figures", tuple(drawn)),
+            Section("Probes", (table,)),
+        ),
+        about={"kind": "cap", "id": experiment.experiment_id},
+    )
+
+
+def _bounds(interval: dict[str, float]) -> str:
+    return f"90%: {interval['low']:.1f} to {interval['high']:.1f}%"
 
 
 def _short(result: SweepResult) -> list[Block]:

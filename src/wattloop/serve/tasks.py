@@ -22,15 +22,20 @@ SLACK_S = 5
 """The server ends a task that takes too long; by itself the process ends a little later."""
 
 
-def forecast(**question: Any) -> dict[str, Any]:
-    """Predict: as the API returns it, and as parts of a page."""
+def forecast(
+    steps: int | None = None, grid: dict[str, Any] | None = None, **question: Any
+) -> dict[str, Any]:
+    """Predict a step, and a run of many: as the API returns it, and as parts of a page."""
+    from wattloop.core.settings import Settings
     from wattloop.predict.forecaster import Forecaster
     from wattloop.predict.request import Question
+    from wattloop.predict.run_total import RunLength
     from wattloop.report.forecast import forecast_blocks
     from wattloop.serve.blocks import blocks_html
 
     forecaster: Forecaster = _kept.setdefault("forecaster", Forecaster(cache=True))
-    found = forecaster.answer(Question(**question))
+    length = RunLength(steps, settings=Settings(**(grid or {})))
+    found = length.of(forecaster.answer(Question(**question)))
     return {"answer": found.to_dict(), "html": str(blocks_html(forecast_blocks(found)))}
 
 

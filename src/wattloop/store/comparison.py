@@ -13,6 +13,7 @@ from typing import Any
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Scope
 from wattloop.core.results import MODELS, DomainEnergy, EnergyError, energy_error, ratio_error
+from wattloop.core.units import format_change
 from wattloop.store.runs import RunRecord
 
 TOTAL = "total"
@@ -60,9 +61,25 @@ class RunComparison:
     quantities: tuple[ComparedQuantity, ...]
     notes: tuple[str, ...]
 
+    @property
+    def verdicts(self) -> list[str]:
+        """Return of each later run whether it is better than the first, and whether that is sure.
+
+        Energy per step is compared where both runs counted their steps, else the whole energy.
+        """
+        rows = {(quantity.name, quantity.scope): quantity for quantity in self.quantities}
+        step = rows.get((STEP_COSTS["step_j"][0], ""))
+        row = step or rows.get(("energy", TOTAL))
+        return [
+            _verdict(self.records[0], record, row.cells[at], rows["time", ""].cells[at], step)
+            for at, record in enumerate(self.records[1:], start=1)
+            if row is not None
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; differences in percent."""
         return {
+            "verdicts": self.verdicts,
             "baseline": self.records[0].run_id,
             "runs": [
                 {"run_id": r.run_id, "name": r.name, "status": r.status.value} for r in self.records
@@ -183,6 +200,29 @@ def _step_cost(first: RunRecord, record: RunRecord, cost: float | None, unit: st
     scale = cost / total.value
     # an inverse errs by the same fraction as the energy, to first order
     return _Known(cost, total.uncertainty * scale, total.error, scale)
+
+
+def _verdict(
+    first: RunRecord, record: RunRecord, cell: Cell, time: Cell, step: ComparedQuantity | None
+) -> str:
+    same = first.name == record.name
+    base, name = (r.run_id if same or not r.name else r.name for r in (first, record))
+    what = "energy per step" if step else "energy"
+    if cell.difference is None:
+        return f"{name} against {base}: unknown, as the energy of one is unknown"
+    change = format_change(cell.difference, cell.difference_uncertainty or 0.0)
+    if not cell.real:
+        return (
+            f"{name} against {base}: not certain. Its {what} differs by {change}, "
+            "which is within the uncertainty of the sensors"
+        )
+    better, worse = (name, base) if cell.difference < 0 else (base, name)
+    longer = f", time {format_change(time.difference)}" if time.difference else ""
+    work = "" if step else ", if both did the same work"
+    return (
+        f"{better} is better than {worse}{work}: {name} has {what} {change}{longer}. "
+        "Certain: more than the sensors err; repeat both to see how much runs vary"
+    )
 
 
 def _parts(record: RunRecord, scope: str) -> tuple[DomainEnergy, ...]:

@@ -76,6 +76,17 @@ def is_dead_end(steps: Mapping[str, Any]) -> bool:
     return decided is not None and not decided["choice"]
 
 
+def study_campaigns(store: Store) -> dict[str, Experiment]:
+    """Return the campaigns that steps of studies rest on, each with its study."""
+    found = {}
+    for study in list_experiments(store, "study"):
+        for step in (study.facts.get("steps") or {}).values():
+            source = str(step.get("source") or "").partition(",")[0]
+            if source.startswith("campaign-"):
+                found[source] = study
+    return found
+
+
 def _fingerprint(spec: StudySpec) -> str:
     return hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
 

@@ -10,6 +10,7 @@ import typer
 from wattloop.cli.app import MeterOptions, UserCommandGroup, Verb, user_command
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import is_terminal, present, print_rows, say
+from wattloop.cli.plot import add_plot_command
 from wattloop.cli.progress import counted
 from wattloop.cli.stored import outputs_folder
 from wattloop.core.clock import RealClock
@@ -268,3 +269,6 @@ def evaluate_command(
         lambda: {"table": table, **data},
         lambda: print_rows(("", ""), [(name, format_cell(v)) for name, v in data.items()]),
     )
+
+
+add_plot_command(app, "CAP", ("energy",), "energy of the probes against the cap")

@@ -1,12 +1,12 @@
-"""`wattloop fleet`: tokens of nodes and readers, and retention of old data."""
+"""`wattloop fleet`: health of nodes, tokens of nodes and readers, retention of old data."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from wattloop.cli.app import Verb
+from wattloop.cli.app import StoreOptions, Verb
 from wattloop.cli.options import Config, JsonFile, StorePlace, argument, option, settings_of
-from wattloop.cli.output import print_rows, say, write_json
+from wattloop.cli.output import UNKNOWN, print_rows, say, write_json
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from wattloop.store.retention import Retention
 
 
-app = Verb("Manage tokens of nodes and readers; delete old data.")
+app = Verb("Show what is wrong on nodes; manage tokens; delete old data.")
 tokens = Verb("Manage the tokens that may read or write at a server.")
 
 
@@ -100,6 +100,47 @@ def revoke(
     gone = revoke_token(user_path(file), name)
     write_json({"name": gone.name, "role": gone.role.value, "node": gone.node}, json)
     say(f"wattloop: token {gone.name} is revoked")
+
+
+@app.command("nodes", example="wattloop fleet nodes\nwattloop fleet nodes node7")
+def nodes(
+    node: str = argument("NODE", "Only this one.", ""),
+    *,
+    given: StoreOptions,
+) -> None:
+    """Show what is wrong on each node: silence, faults, sensors that are not read, failed runs.
+
+    The server stores what agents say every few seconds; runs are read from the same store.
+    """
+    from wattloop.core.units import format_duration, format_energy, format_power
+    from wattloop.fleet.nodes import node_health
+
+    with given.open_store() as place:
+        known = node_health(place)
+    found = [one for one in known if node in ("", one.node)]
+    if not found:
+        names = ", ".join(one.node for one in known) or "none"
+        raise ConfigError(f"node {node}: not known here; known: {names}")
+
+    def print_nodes() -> None:
+        rows = [
+            (
+                one.node,
+                "well" if not one.faults else f"{len(one.faults)} to look at",
+                UNKNOWN if one.power_w is None else format_power(one.power_w),
+                UNKNOWN if one.age_s is None else f"{format_duration(one.age_s)} ago",
+                str(one.runs),
+                UNKNOWN if not one.energy_j else format_energy(one.energy_j),
+            )
+            for one in found
+        ]
+        heads = ("node", "state", "power", "heard", "runs of 7 days", "energy of 7 days")
+        print_rows(heads, rows, spare=(heads[5], heads[4]))
+        for one in found:
+            for fault in one.faults:
+                say(f"{one.node}: {fault}")
+
+    given.present(lambda: {"nodes": [one.to_dict() for one in found]}, print_nodes)
 
 
 @app.command("retain", example="wattloop fleet retain --samples 30d --dry-run")

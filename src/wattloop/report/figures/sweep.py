@@ -65,6 +65,24 @@ def _lever_x(axis: Mapping[str, Any], *, numeric: bool, field: str = "x") -> Spe
     return channel(f"{field}:O", lever_title(axis), sort=order, axis={"labelAngle": 0})
 
 
+def cap_figures(probes: Sequence[Mapping[str, Any]], best_w: float | None) -> dict[str, Spec]:
+    """Draw energy and time of a cap search's probes; a ring is around the cap that it chose."""
+    rows = [
+        {**each, "best": each["cap_w"] == best_w, "name": f"{each['cap_w']:g} W"}
+        for each in sorted(probes, key=lambda each: each["cap_w"])
+    ]
+    axes = {"energy": ("energy_j", "GPU energy (J)"), "time": ("time_s", "Time (s)")}
+    found = {}
+    for name, (field, title) in axes.items() if rows else ():
+        scale = {"zero": False, "padding": 14}
+        x = channel("cap_w:Q", "Power cap (W)", scale=scale)
+        y = channel(f"{field}:Q", title, scale=scale)
+        drawn = layers(mark("line", LINE), *ringed("datum.best", "name:N"), rows=rows, x=x, y=y)
+        said = "measured probes of one search; ring: the best cap"
+        found[name] = styled(drawn, f"{title.partition(' (')[0]} against the power cap", said)
+    return found
+
+
 def scaling_figures(result: SweepResult) -> dict[str, Spec]:
     """Draw times and speed-up for the default and the setting with the best gain minus loss."""
     rows = scaling_rows(result)

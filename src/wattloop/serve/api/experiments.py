@@ -31,7 +31,7 @@ from wattloop.store.experiments import (
 )
 from wattloop.store.runs import list_trial_groups
 from wattloop.store.schema import trials
-from wattloop.study.record import STEPS, next_step
+from wattloop.study.record import STEPS, next_step, study_campaigns
 from wattloop.trials.lock import with_status_now
 
 router = APIRouter(tags=["experiments"])
@@ -41,7 +41,10 @@ UNENDED = ("running", "begun")
 
 
 class ExperimentAnswer(BaseModel):
-    """One line of a list; `energy_j` is that of its measured runs, `result` what came out."""
+    """One line of a list; `energy_j` is that of its measured runs, `result` what came out.
+
+    `study` is the study that a campaign belongs to, empty for others.
+    """
 
     experiment_id: str
     kind: str
@@ -53,6 +56,7 @@ class ExperimentAnswer(BaseModel):
     ended: int
     energy_j: float | None = None
     result: str = ""
+    study: str = ""
 
 
 class ExperimentsAnswer(BaseModel):
@@ -129,14 +133,17 @@ def experiment_state(store: Store, experiment: Experiment) -> tuple[Hashable, ..
     return experiment.experiment_id, now.status, int(ended), done_s, final.get("final_id")
 
 
-def experiments_answer(state: AppState, kind: Kind) -> ExperimentsAnswer:
-    """Return the list for page and API."""
+def experiments_answer(state: AppState, kind: Kind, *, every: bool = True) -> ExperimentsAnswer:
+    """Return the list for page and API; campaigns of studies are left out unless `every`."""
     store = state.store
     counts = _counts(store)
     groups = state.answers.get("trial groups", lambda: list_trial_groups(store))
     energies_j = {group.experiment_id: group.energy_j for group in groups}
+    inside = study_campaigns(store) if kind in ("campaign", "study") else {}
     found = []
     for stored in list_experiments(store, kind):
+        if stored.experiment_id in inside and not every:
+            continue
         # a study is done by a person, step by step: no process locks it in between
         experiment = stored if kind == "study" else with_status_now(store, stored)
         all_trials, ended = counts.get(experiment.experiment_id, (0, 0))
@@ -155,6 +162,9 @@ def experiments_answer(state: AppState, kind: Kind) -> ExperimentsAnswer:
                 ended=ended,
                 energy_j=energies_j.get(experiment.experiment_id),
                 result=_headline(state, experiment, ended),
+                study=inside[stored.experiment_id].experiment_id
+                if stored.experiment_id in inside
+                else "",
             )
         )
     return ExperimentsAnswer(experiments=found)

@@ -20,7 +20,7 @@ from wattloop.serve.worker import too_busy
 from wattloop.store.journal import END, SAMPLES, JournalTail, SampleBlock
 from wattloop.store.run_record import UNALLOCATED_KIND
 from wattloop.store.runs import RunRecord, is_live, live_journal, live_journals
-from wattloop.store.samples import power_series
+from wattloop.store.samples import power_series, series_of
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 POLL_S = 0.5
@@ -39,10 +39,10 @@ EVENTS = "text/event-stream"
     responses={200: {"content": {EVENTS: {"schema": {"type": "string"}}}}, **faults(404)},
 )
 async def live(request: Request, state: State, run_id: str) -> StreamingResponse:
-    """Stream events `samples` and `totals` as they are written, and `end` when the run has ended.
+    """Stream `samples`, `signals` and `totals` as they are written, and `end` at the run's end.
 
-    Data of `samples` are rows `{"time_s": since the start, "power_w": ..., "domain": ...}`, those
-    of `totals` a run of `/runs/live`.
+    Data of `samples` are rows `{"time_s": since the start, "power_w": ..., "domain": ...}`, of
+    `signals` rows `{"time_s", "value", "signal", "unit"}`, those of `totals` a run of `/runs/live`.
     """
     if state.streams >= MOST_STREAMS:
         raise too_busy()
@@ -130,6 +130,9 @@ async def _events(
             rows = [row for block in blocks for row in _rows(block, record, counters)]
             if rows:
                 yield f"event: samples\ndata: {json.dumps(rows)}\n\n"
+            values = [row for block in blocks for row in _signal_rows(block, record)]
+            if values:
+                yield f"event: signals\ndata: {json.dumps(values)}\n\n"
             totals = await asyncio.to_thread(_totals, state, record, path)
             if totals and totals != said:
                 said = totals
@@ -169,3 +172,19 @@ def _rows(
             if power_w is not None and not math.isnan(power_w):
                 begun_s = time_s - record.started_s
                 yield {"time_s": begun_s, "power_w": power_w, "domain": series.name}
+
+
+def _signal_rows(block: SampleBlock, record: RunRecord) -> Iterator[dict[str, Any]]:
+    """Return utilisation, clocks and the like of a block, at most one value of each a second."""
+    signals = [s for s in series_of(record.feeds) if s.kind == "signal" and s.feed == block.feed]
+    last_s = -math.inf
+    for place, time_s in enumerate(block.times_s if signals else ()):
+        if time_s - last_s < 1.0:
+            continue
+        last_s = time_s
+        for series in signals:
+            value = block.values[place * block.width + series.column]
+            if not math.isnan(value):
+                begun_s = time_s - record.started_s
+                named = {"signal": series.name, "unit": series.unit}
+                yield {"time_s": begun_s, "value": value, **named}

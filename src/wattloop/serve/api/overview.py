@@ -73,7 +73,9 @@ class OverviewAnswer(BaseModel):
     live: list[LiveRunAnswer]
 
 
-class _Tariff(NamedTuple):
+class Tariff(NamedTuple):
+    """Price of a kWh, and who states it."""
+
     per_kwh: float | None
     currency: str
     source: str
@@ -93,11 +95,11 @@ def overview_answer(state: AppState, by: By, now_wall_s: float | None = None) ->
 
 def _overview(state: AppState, by: By, now_s: float) -> OverviewAnswer:
     today = datetime.fromtimestamp(now_s).date()
-    begins = _period_begins(today)
+    begins = period_begins(today)
     first_s = min(_midnight(today - timedelta(days=DAYS)), *(b for _, b, _ in begins))
     spent = spent_energies(state.store, first_s)
     of_jobs = [each for each in spent if each.in_job]
-    tariff = _tariff(state)
+    tariff = tariff_of(state)
     periods = []
     for name, before_s, begin_s in begins:
         same_s = min(before_s + now_s - begin_s, begin_s)
@@ -130,7 +132,7 @@ def _overview(state: AppState, by: By, now_s: float) -> OverviewAnswer:
     )
 
 
-def _period_begins(today: date) -> list[tuple[str, float, float]]:
+def period_begins(today: date) -> list[tuple[str, float, float]]:
     """Return name, beginning of the period before, and beginning of each period."""
     monday = today - timedelta(days=today.weekday())
     first = today.replace(day=1)
@@ -154,7 +156,7 @@ def _share(spent: SpentEnergy, begin_s: float, end_s: float) -> float:
     return max(0.0, inside_s) / length_s
 
 
-def _amount(spent: Iterable[SpentEnergy], begin_s: float, end_s: float, tariff: _Tariff) -> Amount:
+def _amount(spent: Iterable[SpentEnergy], begin_s: float, end_s: float, tariff: Tariff) -> Amount:
     energies_j, grid_j, grams, jobs = [], [], [], 0
     for each in spent:
         share = _share(each, begin_s, end_s)
@@ -214,16 +216,16 @@ def _days(spent: Sequence[SpentEnergy], today: date, by: By) -> list[DayAnswer]:
 MOST_NAMES, OTHERS = 6, "others"
 
 
-def _tariff(state: AppState) -> _Tariff:
+def tariff_of(state: AppState) -> Tariff:
     """Return the server's tariff, else that of the newest run that has one."""
     settings = state.settings
     if settings.tariff_per_kwh is not None:
         source = settings.sources.get("tariff_per_kwh", "settings")
-        return _Tariff(settings.tariff_per_kwh, settings.currency, source)
+        return Tariff(settings.tariff_per_kwh, settings.currency, source)
     for record in list_runs(state.store, limit=NEWEST):
         cost = (record.accounting or {}).get("cost") or {}
         if isinstance(cost.get("tariff_per_kwh"), int | float):
-            return _Tariff(
+            return Tariff(
                 float(cost["tariff_per_kwh"]), str(cost.get("currency") or ""), "the newest run"
             )
-    return _Tariff(None, "", "")
+    return Tariff(None, "", "")

@@ -10,6 +10,7 @@ from wattloop.core.yaml_spec import nearest
 from wattloop.hardware.gpus import gpu_of_table
 from wattloop.predict.request import QUICKEST, SLOWEST
 from wattloop.predict.sources.huggingface import architecture_names
+from wattloop.serve.api.overview import tariff_of
 from wattloop.serve.errors import NotFound, conflict_on_error, faults
 from wattloop.serve.state import AppState, State
 
@@ -41,6 +42,10 @@ class PredictForm(BaseModel):
     host_speed: Annotated[float, Field(ge=SLOWEST, le=QUICKEST)] | Literal[""] = Field(
         "", description="Of the host, as `wattloop calibrate host` measures it; 1 unless given."
     )
+    steps: Annotated[int, Field(ge=1, lt=10**12)] | Literal[""] = Field(
+        "", description="Of a whole training, whose energy, cost and CO2e are then predicted."
+    )
+    run: str = Field("", max_length=200, description="On the page: the measured run to compare.")
     task: Literal["train", "serve", "plan"] = Field(
         "train", description="On the page: a training step, a served model, or a layout search."
     )
@@ -95,6 +100,13 @@ async def forecast_question(state: AppState, query: PredictForm) -> dict[str, An
         raise NotFound(f"model {query.model!r}: unknown; {nearest(name, known)}")
     _check_gpu(query.gpu)
     task, question = _question(name, query)
+    if task == "forecast":
+        tariff = tariff_of(state)
+        question["grid"] = {
+            "tariff_per_kwh": tariff.per_kwh,
+            "currency": tariff.currency,
+            **{key: getattr(state.settings, key) for key in ("pue", "carbon_g_per_kwh", "zone")},
+        }
     with conflict_on_error():
         found: dict[str, Any] = await state.predictions.run(
             lambda: state.predictor.call(task, **question)
@@ -125,6 +137,7 @@ def _question(name: str, query: PredictForm) -> tuple[str, dict[str, Any]]:
         "seq": _or_none(query.seq),
         "precision": query.precision,
         "compile": query.compile,
+        "steps": _or_none(query.steps),
         "host_speed": _or_none(query.host_speed),
     }
 

@@ -33,6 +33,7 @@ from wattloop.serve.page_cache import ReportPage
 from wattloop.serve.state import PATIENCE_S, AppState, State
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
+from wattloop.study.record import study_campaigns
 
 router = APIRouter()
 
@@ -89,9 +90,18 @@ def study(request: Request, state: State, study_id: str) -> HTMLResponse:
 def _listed(
     state: AppState, request: Request, kind: Kind, title: str, example: str
 ) -> HTMLResponse:
-    answer = experiments_answer(state, kind)
+    every = bool(request.query_params.get("all"))
+    answer = experiments_answer(state, kind, every=every)
+    inside = study_campaigns(state.store) if kind in ("campaign", "study") else {}
     return state.page(
-        "experiments.html", request, title=title, kind=kind, answer=answer, example=example
+        "experiments.html",
+        request,
+        title=title,
+        kind=kind,
+        answer=answer,
+        example=example,
+        inside=inside,
+        every=every,
     )
 
 

@@ -17,6 +17,7 @@ from wattloop.serve.api.jobs import (
     slopes_answer,
 )
 from wattloop.serve.api.live import live_answers
+from wattloop.serve.api.overview import tariff_of
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.state import AppState, State
 from wattloop.store.job_queries import known_values
@@ -65,7 +66,13 @@ CHOICES = ("cluster", "partition", "project", "label", "status", "host")
 LIVE_SHOWN = 10
 COLUMNS = (
     *(("name", "run"), ("started", "begun"), ("duration", "duration"), ("energy", "energy")),
-    *(("carbon", "CO2e"), ("label", "efficiency"), ("status", "status"), ("project", "project")),
+    *(
+        ("cost", "cost"),
+        ("carbon", "CO2e"),
+        ("label", "efficiency"),
+        ("status", "status"),
+        ("project", "project"),
+    ),
     *(("user", "user"), ("host", "host"), ("cluster", "cluster"), ("partition", "partition")),
     *(("exclusive", "exclusive"), ("insights", "insights")),
 )
@@ -107,6 +114,7 @@ def jobs(request: Request, state: State, query: Annotated[JobPageQuery, Query()]
         choices=_choices(state),
         slopes=slopes,
         chart=chart,
+        tariff=state.answers.get("tariff", lambda: tariff_of(state)),
         live=live[:LIVE_SHOWN],
         live_more=max(0, len(live) - LIVE_SHOWN),
         labels=LABELS,

@@ -29,7 +29,7 @@ from wattloop.report.document import Chart
 from wattloop.report.figures.power import daily_figure
 from wattloop.serve.api.jobs import JobListQuery
 from wattloop.serve.api.nodes import node_answers
-from wattloop.serve.api.overview import DAYS, By, DayAnswer, overview_answer
+from wattloop.serve.api.overview import DAYS, By, DayAnswer, overview_answer, period_begins
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.pages.jobs import listed_rows
 from wattloop.serve.state import AppState, State
@@ -87,6 +87,7 @@ def overview_parts(state: AppState, by: By = "project") -> dict[str, Any]:
     since = datetime.fromtimestamp(time.time() - LATELY_D * DAY_S).date().isoformat()
     return {
         "answer": answer,
+        "spans": _spans(),
         "chart": _chart(state, by, answer.days),
         "largest": state.answers.get(("largest", since), lambda: _largest(state)),
         "since": since,
@@ -97,6 +98,13 @@ def overview_parts(state: AppState, by: By = "project") -> dict[str, Any]:
         "health": state.answers.get("health", lambda: _health(state)),
         "is_empty": not answer.live and not _has_jobs(state),
     }
+
+
+def _spans() -> list[dict[str, str]]:
+    """Return the days on which the previous periods begin, and those that follow them."""
+    begins = period_begins(datetime.now().date())
+    days = [[datetime.fromtimestamp(s).date().isoformat() for s in each[1:]] for each in begins]
+    return [{"before": first, "last": after} for first, after in days]
 
 
 def _has_jobs(state: AppState) -> bool:

@@ -1,5 +1,6 @@
 """*Run* and *Compare* pages: one run, and the significant differences of several."""
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -10,15 +11,20 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
+from wattloop.advise.advisor import silent_rules
+from wattloop.advise.facts import read_facts, reason_without_facts
 from wattloop.core.errors import ExperimentNotFound
+from wattloop.core.records import Scope
 from wattloop.core.table import Table
 from wattloop.core.units import (
     format_change,
     format_duration,
+    format_edp,
     format_energy,
     format_number,
     format_power,
 )
+from wattloop.integrations.phases import StepTotals
 from wattloop.integrations.stored_steps import read_phase_spans
 from wattloop.report.document import Block, Chart, Note
 from wattloop.report.figures.power import power_figure
@@ -37,10 +43,10 @@ from wattloop.serve.api.live import LiveRunAnswer, live_answers
 from wattloop.serve.api.predict import known_models
 from wattloop.serve.api.runs import compare_runs, find_any_run, run_advice, step_totals
 from wattloop.serve.blocks import blocks_html
+from wattloop.serve.pages.jobs import listed_rows
 from wattloop.serve.state import AppState, State
 from wattloop.store.comparison import Cell, RunComparison
 from wattloop.store.experiments import Experiment, find_experiment
-from wattloop.store.job_queries import job_page
 from wattloop.store.run_record import read_windows
 from wattloop.store.runs import RunRecord, child_runs, find_run
 from wattloop.store.samples import series_of
@@ -71,18 +77,19 @@ def run(request: Request, state: State, run_id: str) -> HTMLResponse:
         windows_table(windows),
     ]
     is_live = record.status.value == "running"
+    totals = None if is_live else step_totals(state, record)
     return state.page(
         "run.html",
         request,
         record=record,
         is_live=is_live,
         now=_live_answer(state, record) if is_live else None,
-        totals=None if is_live else step_totals(state, record),
+        totals=totals,
         command=shlex.join(record.command) if record.command else "",
         environment=_environment(record),
         inside=[] if is_live else child_runs(state.store, record.run_id),
         experiment=_experiment(state, record),
-        predict=_predict_link(record),
+        predict=_predict_link(record, totals),
         has_samples=any(series.kind != "signal" for series in series_of(record.feeds)),
         has_limits=any(
             one.get("tdp_w") for feed in record.feeds for one in feed.get("domains") or ()
@@ -90,7 +97,10 @@ def run(request: Request, state: State, run_id: str) -> HTMLResponse:
         has_windows=bool(windows),
         has_phases=bool(not is_live and read_phase_spans(state.store, record)),
         has_signals=any(series.kind == "signal" for series in series_of(record.feeds)),
-        advice=blocks_html(notes_of(run_advice(state, record))),
+        advice=state.cache.get(
+            ("advice notes", record.run_id, record.status),
+            lambda: blocks_html(_advice_notes(state, record)),
+        ),
         steps=state.cache.get(  # a run has no stored steps until it has ended
             ("steps", record.run_id, record.status),
             lambda: blocks_html(step_blocks(state.store, record)),
@@ -102,6 +112,24 @@ def run(request: Request, state: State, run_id: str) -> HTMLResponse:
         ),
         blocks=blocks_html([block for block in found if block is not None]),
     )
+
+
+def _advice_notes(state: AppState, record: RunRecord) -> list[Block]:
+    """Return advice with its evidence; without any, which rules found nothing and which lacked."""
+    found = run_advice(state, record)
+    if found or record.status.value == "running":
+        return [*notes_of(found)]
+    facts = read_facts(state.store, record, state.settings)
+    reason = reason_without_facts(record)
+    if facts is None or reason:
+        return [Note(f"Not known: {reason or 'the run has no readings'}.", tone="info")]
+    by_reason: dict[str, list[str]] = {}
+    for rule in silent_rules(facts, found):
+        by_reason.setdefault(rule.lacked or "looked", []).append(rule.rule)
+    looked = ", ".join(by_reason.pop("looked", []))
+    text = f"No waste was found by {looked}." if looked else "No rule could judge this run."
+    lacked = "; ".join(f"{reason}: {', '.join(rules)}" for reason, rules in by_reason.items())
+    return [Note(text, tone="info", source=f"Could not judge: {lacked}" if lacked else "")]
 
 
 def _live_answer(state: AppState, record: RunRecord) -> LiveRunAnswer | None:
@@ -148,16 +176,36 @@ OTHER_GPU = "h100-sxm"
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
-def _predict_link(record: RunRecord) -> str:
-    """Return the address of the prediction on another GPU, with the model if the run names it."""
-    words = [str(record.tags.get("model") or ""), *(record.command or [])]
-    named = {word.rpartition("=")[2].rpartition("/")[2].lower() for word in words}
-    model = next((name for name in known_models() if name.lower() in named), "")
-    asked = {"gpu": OTHER_GPU, "model": model, "precision": record.tags.get("precision")}
-    known = {name: value for name, value in asked.items() if value}
-    if known.get("precision") not in PRECISIONS:
-        known.pop("precision", None)
-    return f"/predict?{urlencode(known)}"
+def _predict_link(record: RunRecord, totals: StepTotals | None) -> str:
+    """Return the address of the prediction on another GPU, with what is known of the run."""
+    words = [str(record.tags.get("model") or ""), *(record.command or []), record.name]
+    named = {_letters(word.rpartition("=")[2].rpartition("/")[2]) for word in words}
+    model = next((name for name in known_models() if _letters(name) in named), "")
+    precision, batch = record.tags.get("precision"), _batch(record)
+    devices = () if record.result is None else record.result.scope_domains(Scope.GPU)
+    asked = {
+        "run": record.run_id,
+        "gpu": OTHER_GPU,
+        "model": model,
+        "precision": precision if precision in PRECISIONS else "",
+        "batch": batch,
+        "gpus": str(len(devices)) if len(devices) > 1 else "",
+        "steps": str(totals.steps) if totals and totals.steps else "",
+    }
+    return f"/predict?{urlencode({name: value for name, value in asked.items() if value})}"
+
+
+def _letters(name: str) -> str:
+    """Return a name without what its spellings differ in: `ResNet-50` is `resnet50`."""
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def _batch(record: RunRecord) -> str:
+    """Return the batch that the tags or the command of a run name."""
+    words = [f"{key}={value}" for key, value in record.tags.items()] + list(record.command or [])
+    text = " ".join(words).replace("-", "_")
+    found = re.search(r"\b_*(?:per_device_train_)?batch(?:_size)?[= ](\d{1,5})\b", text)
+    return found[1] if found else ""
 
 
 OFFERED = 30
@@ -167,7 +215,7 @@ SHOWN: dict[str, Callable[[float], str]] = {
     "s": format_duration,
     "W": format_power,
     "J": lambda energy_j: format_energy(energy_j).partition(" (")[0],
-    "J s": lambda edp_js: f"{format_energy(edp_js).partition(' (')[0]} s",
+    "J s": format_edp,
 }
 """Numbers for people, by unit."""
 
@@ -208,7 +256,7 @@ def _offered(state: AppState, chosen: Sequence[RunRecord]) -> list[Mapping[str, 
         for record in chosen
     ]
     known = {record.run_id for record in chosen}
-    newest = job_page(state.store, limit=OFFERED)
+    newest = [row for row in listed_rows(state, size=OFFERED) if row["run_id"]]
     return [*first, *(row for row in newest if row["run_id"] not in known)]
 
 
@@ -231,7 +279,8 @@ def _blocks(state: AppState, found: RunComparison) -> list[Block]:
         numbers=range(1, len(columns)),
         notes=found.notes,
     )
-    blocks: list[Block] = [table]
+    blocks: list[Block] = [Note(f"{each}.", tone="info") for each in found.verdicts]
+    blocks.append(table)
     runs = {f"{record.name} {record.run_id[-6:]}": record for record in found.records}
     silent = [name for name, record in runs.items() if not series_of(record.feeds)]
     for scope in SCOPES:
@@ -264,4 +313,4 @@ def _value(cell: Cell, unit: str) -> str:
     if cell.value is None:
         return "–"
     shown = SHOWN.get(unit)
-    return f"{format_number(cell.value, group=',')} {unit}" if shown is None else shown(cell.value)
+    return f"{format_number(cell.value)} {unit}" if shown is None else shown(cell.value)

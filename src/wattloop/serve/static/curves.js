@@ -184,6 +184,8 @@ function follow(place, answer) {
     rows.splice(0, Math.max(0, rows.length - 2 * LIVE_POINTS));
     if (view) { view.data("power", rows.slice(-LIVE_POINTS)).runAsync(); } else if (!drawing) { await again(); }
   });
+  const signals = document.querySelector("[data-live-signals]");
+  if (signals) { followSignals(signals, source); }
   source.addEventListener("totals", (event) => {
     const run = JSON.parse(event.data);
     const now = document.getElementById("now");
@@ -199,36 +201,75 @@ function follow(place, answer) {
 }
 
 // One small chart per kind of signal, with the devices that have it.
+const kindOf = (name) => name.split("/").pop();
+
+function smallChart(place, kind, curves, rows) {
+  const words = kind.replaceAll("_", " ");
+  const each = document.createElement("div");
+  each.className = "curve low";
+  each.setAttribute("role", "group");
+  each.setAttribute("tabindex", "0");
+  each.setAttribute("aria-label", `${words} over time`);
+  place.append(each);
+  const some = { curves, windows: [] };
+  const again = async () => {
+    const unit = curves[0].unit;
+    const spec = curveSpec(some, unit ? `${words} (${unit})` : words, 150);
+    spec.datasets.power = rows();
+    const { view } = await drawn(each, spec);
+    connect(each, view, some, rows, unit);
+    return view;
+  };
+  drawings.set(each, again);
+  return again;
+}
+
 async function drawSignals(place) {
   const answer = await (await fetch(place.dataset.signals)).json();
   const kinds = new Map();
   for (const curve of answer.curves) {
     if (!curve.times_s.length) { continue; }
-    const kind = curve.name.split("/").pop();
-    kinds.set(kind, [...(kinds.get(kind) ?? []), curve]);
+    kinds.set(kindOf(curve.name), [...(kinds.get(kindOf(curve.name)) ?? []), curve]);
   }
   if (!kinds.size) {
     place.textContent = "No values of a signal were kept.";
     return;
   }
   for (const [kind, curves] of kinds) {
-    const words = kind.replaceAll("_", " ");
-    const each = document.createElement("div");
-    each.className = "curve low";
-    each.setAttribute("role", "group");
-    each.setAttribute("tabindex", "0");
-    each.setAttribute("aria-label", `${words} over time`);
-    place.append(each);
-    const some = { curves, windows: [] };
-    const rows = curveRows(some);
-    const again = async () => {
-      const unit = curves[0].unit;
-      const spec = curveSpec(some, unit ? `${words} (${unit})` : words, 150);
-      connect(each, (await drawn(each, spec)).view, some, () => rows, unit);
-    };
-    drawings.set(each, again);
-    await again();
+    const rows = curveRows({ curves });
+    await smallChart(place, kind, curves, () => rows)();
   }
+}
+
+// The same of a live run: values are added as they come; a device that is new has it drawn again.
+function followSignals(place, source) {
+  const kinds = new Map();
+  source.addEventListener("signals", async (event) => {
+    for (const { signal, unit, time_s: t, value } of JSON.parse(event.data)) {
+      const kind = kindOf(signal);
+      if (!kinds.has(kind)) {
+        const one = { curves: [], rows: [], view: null, isNew: true };
+        one.again = smallChart(place, kind, one.curves, () => one.rows.slice());
+        kinds.set(kind, one);
+      }
+      const one = kinds.get(kind);
+      if (!one.curves.some((curve) => curve.name === signal)) {
+        one.curves.push({ name: signal, unit, times_s: [] });
+        one.isNew = true;
+      }
+      one.rows.push({ t, p: value, low: value, high: value, domain: signal });
+    }
+    place.querySelector(".wait")?.remove();
+    for (const one of kinds.values()) {
+      one.rows.splice(0, Math.max(0, one.rows.length - LIVE_POINTS));
+      if (one.isNew) {
+        one.isNew = false;
+        one.view = await one.again();
+      } else if (one.view) {
+        one.view.data("power", one.rows.slice()).runAsync();
+      }
+    }
+  });
 }
 
 for (const place of document.querySelectorAll("[data-curves]")) {

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -157,8 +158,19 @@ Run = Annotated[str, argument("RUN", "Identifier, its beginning, name, or 'last'
 Runs = Annotated[list[str], argument("RUN", "Identifiers, their beginnings, or 'last'.")]
 
 
+@dataclass(frozen=True)
+class RowOptions:
+    """Order and number of rows."""
+
+    sort: Annotated[str, option("--sort", "newest, cost, energy or duration.")] = "newest"
+    limit: Annotated[int, option("--limit -n", "0 shows all.", min=0, max=MOST_RUNS)] = 20
+    every: Annotated[bool, option("--all -a", "Also the trials of sweeps and searches.")] = False
+
+
 @app.command(
-    "list", example="wattloop runs list --since 7d\nwattloop runs list --name night* --limit 0 -j"
+    "list",
+    example="wattloop runs list --since 7d --sort cost\n"
+    "wattloop runs list --name night* --limit 0 -j",
 )
 def list_command(
     *,
@@ -168,11 +180,10 @@ def list_command(
     host: str | None = option("--host", "Only runs on this machine.", None),
     job: str | None = option("--job", "Only runs of this job.", None),
     since: str | None = option("--since WHEN", "2026-01-31, 2026-01-31T08:00, 12h or 7d.", None),
-    limit: int = option("--limit -n", "0 shows all.", 20, min=0, max=MOST_RUNS),
-    every: bool = option("--all -a", "Also the trials of sweeps, searches and studies.", False),
+    rows: RowOptions,
     given: StoreOptions,
 ) -> None:
-    """Show runs, newest first; the trials of a sweep or search are one row.
+    """Show runs, newest first or those that cost most; the trials of a sweep are one row.
 
     JSON has every run in `runs`, trials too, and what the rows of trials show in `experiments`.
     """
@@ -180,11 +191,14 @@ def list_command(
     from wattloop.store.runs import list_trial_groups
 
     wanted = run_filter(name, status, tag or [], host=host, job=job, since=since)
+    order = view.order_of(rows.sort, given.settings())
     with given.open_existing_store() as place:
         if place is not None:
-            listed = view.list_rows(place, wanted, limit, folded=not every)
+            listed = view.list_rows(place, wanted, rows.limit, order, folded=not rows.every)
         if given.json_file is not None:
-            as_before = view.RunList() if place is None else view.list_rows(place, wanted, limit)
+            as_before = view.RunList()
+            if place is not None:
+                as_before = view.list_rows(place, wanted, rows.limit, order)
             groups = [] if place is None else list_trial_groups(place, wanted)
             data = {"runs": [view.brief(r) for r in as_before.records], "more": as_before.more}
             experiments = [group.to_dict() for group in groups]

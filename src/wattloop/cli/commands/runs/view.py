@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
+from wattloop.accounting.summary import cost_of
 from wattloop.cli.output import (
     DOMAIN_HEADERS,
     UNKNOWN,
@@ -23,9 +24,11 @@ from wattloop.cli.output import (
 )
 from wattloop.core.errors import ConfigError
 from wattloop.core.results import WindowResult
+from wattloop.core.settings import Settings
 from wattloop.core.units import (
     format_change,
     format_duration,
+    format_edp,
     format_energy,
     format_mass,
     format_number,
@@ -108,12 +111,40 @@ WINDOWS_SHOWN = 20
 NAME_SHOWN = 60
 
 
+class ListOrder(NamedTuple):
+    """Order of a list, and the tariff for rows that have no cost of their own."""
+
+    by: str = "newest"
+    tariff_per_kwh: float | None = None
+    currency: str = ""
+
+    def cost(self, row: RunRecord | TrialGroup) -> tuple[float, str] | None:
+        """Return the cost of a row and its currency."""
+        accounting = row.accounting or {} if isinstance(row, RunRecord) else {}
+        own = accounting.get("cost") or {}
+        if own.get("amount") is not None:
+            return float(own["amount"]), str(own.get("currency") or "")
+        grid_j = row.energy_j if isinstance(row, RunRecord) else row.facility_j or row.energy_j
+        if self.tariff_per_kwh is None or grid_j is None:
+            return None
+        return cost_of(grid_j, self.tariff_per_kwh, self.currency).amount, self.currency
+
+    def key(self, row: RunRecord | TrialGroup) -> float:
+        if self.by == "cost":
+            return (self.cost(row) or (0.0, ""))[0]
+        return (row.energy_j if self.by == "energy" else row.duration_s) or 0.0
+
+
+NEWEST = ListOrder()
+
+
 @dataclass(frozen=True, slots=True)
 class RunList:
     """Rows of `runs list`, newest first: runs, and experiments in place of their trials."""
 
     rows: Sequence[RunRecord | TrialGroup] = ()
     more: bool = False
+    order: ListOrder = NEWEST
 
     @property
     def records(self) -> list[RunRecord]:
@@ -124,8 +155,17 @@ class RunList:
         return [row for row in self.rows if isinstance(row, TrialGroup)]
 
 
-def list_rows(store: Store, wanted: RunFilter, limit: int, *, folded: bool = False) -> RunList:
-    """Return the newest rows, running ones first; 0 sets no limit."""
+def order_of(by: str, settings: Settings) -> ListOrder:
+    """Return the order with this name."""
+    if by not in ("newest", "cost", "energy", "duration"):
+        raise ConfigError(f"--sort {by}: unknown; choose newest, cost, energy or duration")
+    return ListOrder(by, settings.tariff_per_kwh, settings.currency)
+
+
+def list_rows(
+    store: Store, wanted: RunFilter, limit: int, order: ListOrder = NEWEST, *, folded: bool = False
+) -> RunList:
+    """Return the first rows, running ones first unless sorted; 0 sets no limit."""
     groups = list_trial_groups(store, wanted) if folded else []
     known = [group.experiment_id for group in groups]
     live = [
@@ -133,25 +173,37 @@ def list_rows(store: Store, wanted: RunFilter, limit: int, *, folded: bool = Fal
         for record in live_runs(store)
         if _passes(record, wanted) and group_of(record.tags, known) is None
     ]
-    stored = list_runs(store, replace(wanted, trials=not folded), limit + 1 if limit else None)
+    is_newest = order.by == "newest"
+    most = limit + 1 if limit and is_newest else None
+    stored = list_runs(store, replace(wanted, trials=not folded), most)
     rows: list[RunRecord | TrialGroup] = [*stored, *groups]
     if groups:
         rows.sort(key=lambda row: row.started_wall_s, reverse=True)
     rows = [*live, *rows]
-    return RunList(rows[: limit or None], bool(limit) and len(rows) > limit)
+    if not is_newest:
+        rows.sort(key=order.key, reverse=True)
+    return RunList(rows[: limit or None], bool(limit) and len(rows) > limit, order)
 
 
 def print_list(listed: RunList) -> None:
-    headers = ("run", "name", "status", "started", "duration", "energy", "±", "power", "how", "")
+    headers = ["run", "name", "status", "started", "duration", "energy", "±", "power", "how", ""]
     # the identifier tells the start, and energy over duration the power
     spare = ("started", "power", "±", "duration", "status", "")
     rows = [_list_row(r) if isinstance(r, RunRecord) else _group_row(r) for r in listed.rows]
+    costs = [listed.order.cost(row) for row in listed.rows]
+    if listed.order.by == "cost":
+        if not any(costs):
+            say("no cost is known: state --tariff in wattloop.yaml, or use --sort energy")
+        words = [f"{c[0]:,.2f} {c[1]}" if c else UNKNOWN for c in costs]
+        headers.insert(5, "cost")
+        rows = [(*row[:5], word, *row[5:]) for row, word in zip(rows, words, strict=True)]
     print_rows(headers, rows, spare=spare)
     if listed.groups:
         trials = sum(group.runs for group in listed.groups)
         say(f"{trials} trials are folded under their experiment; see each with --all")
     if listed.more:
-        say(f"the {len(listed.rows)} newest; see all with --limit 0")
+        most = "newest" if listed.order.by == "newest" else "with the most " + listed.order.by
+        say(f"the {len(listed.rows)} {most}; see all with --limit 0")
 
 
 def brief(record: RunRecord) -> dict[str, Any]:
@@ -298,6 +350,7 @@ def print_comparison(comparison: RunComparison) -> None:
     for record in comparison.records[1:]:
         headers += [_heading(record), "difference"]
     print_rows(headers, [_comparison_row(quantity) for quantity in comparison.quantities])
+    _write(comparison.verdicts)
     _write([f"note: {note}" for note in comparison.notes])
 
 
@@ -389,6 +442,8 @@ def _quantity(quantity: ComparedQuantity, cell: Cell) -> str:
         return format_power(cell.value)
     if quantity.unit == "J":
         return f"{short_energy(cell.value)} ± {short_energy(cell.uncertainty)}"
+    if quantity.unit == "J s":
+        return format_edp(cell.value)
     return f"{format_number(cell.value)} {quantity.unit}"
 
 

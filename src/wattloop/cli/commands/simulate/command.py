@@ -244,6 +244,12 @@ def _list_table(rows: Sequence[dict[str, Any]]) -> Table:
     return Table.of(headers, texts, spare=("seeds", "policies"))
 
 
+def _of_studies(place: "Store") -> Mapping[str, "Experiment"]:
+    from wattloop.study.record import study_campaigns
+
+    return study_campaigns(place)
+
+
 add_list_command(
     app,
     KIND,
@@ -252,6 +258,7 @@ add_list_command(
     row=_list_row,
     as_dict=dict,
     table=_list_table,
+    folded=_of_studies,
 )
 
 

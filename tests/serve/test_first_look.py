@@ -1,0 +1,137 @@
+"""Five questions of a reader who is new to the dashboard: at most three clicks from its front page.
+
+Each test follows links, buttons and boxes by the text that a reader sees, and counts them.
+"""
+
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed")
+pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+
+import uvicorn
+from playwright.sync_api import sync_playwright
+
+from tests.support.first_look import FAULT, STEPS, fill, node_reports
+from wattloop.serve.app import create_app
+from wattloop.serve.options import ServeOptions
+from wattloop.store.database import open_store
+
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+PATIENCE_MS = 180_000
+MOST_CLICKS = 3
+
+
+@dataclass
+class Reader:
+    """Someone at the front page, whose clicks are counted."""
+
+    page: Any
+    clicks: int = 0
+
+    def click(self, role: str, name: str, within: str = "body") -> None:
+        """Click what is called so; a link leads to a page that is then loaded."""
+        place = self.page.locator(within).get_by_role(role, name=name, exact=True).first
+        self.clicks += 1
+        place.click()
+        self.page.wait_for_load_state("load")
+        self.page.wait_for_function("() => document.title.indexOf('Being worked out') < 0")
+
+    def sees(self, text: str, within: str = "main") -> None:
+        """Wait until a text is visible."""
+        assert self.clicks <= MOST_CLICKS
+        self.page.locator(within).get_by_text(text).first.wait_for(state="visible")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    path: Path = tmp_path_factory.mktemp("first-look") / "runs.db"
+    with open_store(path) as store:
+        fill(store)
+    app = create_app(ServeOptions(store=str(path)))
+    app.state.wattloop.nodes.load(node_reports())
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{place.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Any]:
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser.new_page(viewport={"width": 1_280, "height": 900})
+        browser.close()
+
+
+@pytest.fixture
+def reader(base: str, window: Any) -> Reader:
+    window.set_default_timeout(PATIENCE_MS)
+    window.goto(base)
+    return Reader(window)
+
+
+def test_what_cost_most_last_week(reader: Reader) -> None:
+    """The card of this week leads to the runs of the last one, the dearest first, with its cost."""
+    reader.click("link", "its runs", "section:has(h2:text-is('This week'))")
+    reader.sees("unet-seg")
+    cells = reader.page.locator("tbody tr").first.locator("td").all_inner_texts()
+    assert "unet-seg" in cells[1]
+    assert any("EUR" in cell for cell in cells)
+    assert reader.clicks <= MOST_CLICKS
+
+
+def test_which_of_two_runs_is_better_and_whether_it_is_certain(reader: Reader) -> None:
+    """Two ticks and one button on the front page give a sentence."""
+    cards = "section:has(#largest)"
+    reader.click("checkbox", "Compare gpt2", cards)
+    reader.click("checkbox", "Compare gpt2-capped", cards)
+    reader.click("button", "Compare 2", cards)
+    reader.sees("gpt2-capped is better than gpt2: gpt2-capped has energy per step -")
+    reader.sees("Certain: more than the sensors err")
+
+
+def test_why_a_run_is_wasteful(reader: Reader) -> None:
+    """The page of the run says it, with evidence and what to do."""
+    reader.click("link", "gpt2", "section:has(#largest)")
+    reader.sees("Waste, and what to do about it")
+    reader.sees("data", "section:has(#advice)")
+    assert reader.page.locator("section:has(#advice) .note").count() >= 1
+
+
+def test_what_the_job_would_cost_on_an_h100(reader: Reader) -> None:
+    """From the run, with its model, batch, GPUs and steps; energy and money of the whole job."""
+    for library in ("torch", "transformers"):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    reader.click("link", "gpt2", "section:has(#largest)")
+    reader.click("link", "What would it cost on an H100?")
+    reader.sees(f"Energy of {STEPS:,} steps, GPUs")
+    reader.sees("Cost", "dl")
+    assert "EUR" in reader.page.locator("main dl").first.inner_text()
+    reader.page.wait_for_selector("[data-chart] svg.marks")
+
+
+def test_whether_anything_is_wrong_on_node_7(reader: Reader) -> None:
+    """The front page names the node; its row has the fault, those of the others say well."""
+    reader.sees(FAULT)
+    reader.click("link", "node7", "section:has(#health)")
+    row = reader.page.locator("tr[id='node7']")
+    assert FAULT in row.inner_text()
+    assert "well" in reader.page.locator("tr[id='node6']").inner_text()
+    assert reader.clicks <= MOST_CLICKS
