@@ -15,7 +15,9 @@ def test_shares_of_four_processes_are_within_their_bars(tmp_path: Path) -> None:
         assert error["value"] <= 10.0
         assert error["value"] < error["baselines"]["equal"]
         assert bars[f"sum, {family}"]["value"] == 0.0
-    assert bars["error, loads vary"]["value"] < bars["error, loads vary"]["baselines"]["utilisation"]
+    assert (
+        bars["error, loads vary"]["value"] < bars["error, loads vary"]["baselines"]["utilisation"]
+    )
 
 
 def test_the_page_has_every_family() -> None:

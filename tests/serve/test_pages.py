@@ -354,4 +354,4 @@ def test_a_run_leads_to_its_cost_on_another_gpu(place: Path, client: TestClient)
     assert "python &#39;my train.py&#39; --model bert-base-uncased" in page
     assert "<dt>Exit code</dt><dd>3</dd>" in page
     assert "precision=bf16</span>" in page
-    assert '/predict?gpu=h100-sxm"' in client.get("/runs/2026-001").text
+    assert '/predict?run=2026-001&amp;gpu=h100-sxm"' in client.get("/runs/2026-001").text

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from tests.store.test_job_queries import record
+from wattloop.cli.main import main
 from wattloop.core.errors import ConfigError
 from wattloop.report.study import report_of_study
 from wattloop.store.database import Store, open_store
+from wattloop.store.experiments import Experiment, create_experiment, list_experiments
 from wattloop.store.runs import insert_run
 from wattloop.study.goals import GoalVerdict, decide
-from wattloop.study.record import next_step
+from wattloop.study.record import next_step, study_campaigns
 from wattloop.study.spec import EXAMPLE, StudySpec, read_study
 from wattloop.study.steps import StudyRunner
 
@@ -55,6 +57,11 @@ def test_the_six_steps_lead_from_a_need_to_a_proof(store: Store) -> None:
     document = report_of_study(store, again.record.experiment)
     assert document.subtitle.startswith("SUCCESS")
     assert len(document.sections) == 6
+    # its campaigns are folded under it: in the list of the command line, and on the page
+    campaigns = {each.experiment_id for each in list_experiments(store, "campaign")}
+    inside = study_campaigns(store)
+    assert campaigns and {*inside} == campaigns
+    assert {each.name for each in inside.values()} == {SMALL["name"]}
 
 
 @pytest.mark.parametrize(
@@ -169,3 +176,36 @@ def test_a_dead_end_leads_back_to_the_third_step(last: dict[str, Any]) -> None:
     done: dict[str, Any] = {"baseline": {}, "characterize": {}, "simulate": {}}
     assert next_step({**done, **last}) == "characterize"
     assert next_step({**done, "decide": {"choice": "zeus"}}) == "validate"
+
+
+def test_campaigns_of_a_study_are_folded_in_lists(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`simulate list` and the page leave them out and say so; `--all` and JSON have them."""
+    made = [
+        Experiment(experiment_id=f"campaign-{n}", kind="campaign", name=n, created_wall_s=1e9)
+        for n in ("own", "of-a-study")
+    ]
+    for each in made:
+        create_experiment(store, each)
+    study(store).record.keep("baseline", {"source": "campaign-of-a-study, thesis, seeds 3"})
+    words = ["simulate", "list", "--store", store.where]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert "campaign-own" in out and "campaign-of-a-study" not in out
+    assert "1 more of the study small; see them with --all" in err
+    assert main([*words, "--all"]) == 0
+    assert "campaign-of-a-study" in capsys.readouterr().out
+    assert main([*words, "-j"]) == 0
+    assert "campaign-of-a-study" in capsys.readouterr().out
+    client = pytest.importorskip("fastapi.testclient", reason="FastAPI is not installed")
+    from wattloop.serve.app import create_app
+    from wattloop.serve.options import ServeOptions
+
+    with client.TestClient(create_app(ServeOptions(store=store.where))) as reader:
+        page, every = (reader.get(f"/simulate{query}").text for query in ("", "?all=1"))
+        listed = reader.get("/study").text
+    assert "1 campaign of studies is listed under" in page
+    assert "/simulate/campaign-of-a-study" not in page
+    assert "/simulate/campaign-of-a-study" in every
+    assert "/simulate/campaign-of-a-study" in listed
