@@ -1,4 +1,4 @@
-"""Promises of `benchmarks/gpu_shares.py`: it repeats, and its page has the bars of four processes."""
+"""Promises of `benchmarks/gpu_shares.py`: it repeats, and its page has four processes."""
 
 from pathlib import Path
 
