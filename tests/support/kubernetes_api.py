@@ -259,6 +259,10 @@ class KubernetesApi:
         self, method: str, path: str, query: Mapping[str, str], body: Any, token: str
     ) -> Json:
         found = PATH.fullmatch(path)
+        if path == "/apis/kueue.x-k8s.io":  # discovery is open to every account
+            preferred = {"groupVersion": "kueue.x-k8s.io/v1beta1", "version": "v1beta1"}
+            about = {"kind": "APIGroup", "apiVersion": "v1", "name": "kueue.x-k8s.io"}
+            return {**about, "versions": [preferred], "preferredVersion": preferred}
         if found is None:
             raise ApiError(404, "NotFound", "the server could not find the requested resource")
         group, plural = found["group"] or "", found["plural"]

@@ -70,6 +70,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "slurm.command",
             "Let a policy run a Slurm cluster: order, places, caps, a power budget.",
         ),
+        "k8s": ("k8s", "Energy of pods, and a policy that orders Jobs, on Kubernetes."),
     },
     "Share": {
         "serve": ("serve", "Show everything in a browser: the dashboard."),
@@ -80,7 +81,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("doctor", "Check this set-up, and print what to fix."),
         "devices": ("devices", "Show what can be measured and controlled here."),
         "restore": ("restore", "Restore levers that a killed program left changed."),
-        "agent": ("agent", "Measure the energy of jobs on a Slurm node."),
+        "agent": ("agent", "Measure the energy of jobs on a node of Slurm or Kubernetes."),
         "fleet": ("fleet", "Show what is wrong on nodes; manage tokens; delete old data."),
         "control-daemon": (
             "control_daemon",

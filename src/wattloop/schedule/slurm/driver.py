@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from wattloop.core.errors import SlurmAway, SlurmError, WattloopError
+from wattloop.core.errors import ClusterError, SlurmAway, SlurmError, WattloopError
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
 from wattloop.schedule.slurm.executor import BackOff, JobControl, PlanExecutor
 from wattloop.schedule.slurm.managed_cluster import DriverSettings, ManagedCluster
 from wattloop.schedule.slurm.planner import RoundPlan, plan_round
-from wattloop.schedule.slurm.poller import Rebuild, SlurmPoller, Snapshot
+from wattloop.schedule.slurm.poller import QueueClient, Rebuild, SlurmPoller, Snapshot
 from wattloop.schedule.slurm.power import Readings, no_readings, power_now
 from wattloop.schedule.slurm.reservation_gate import ReservationGate
 from wattloop.schedule.slurm.squeue import SlurmJob
@@ -108,16 +108,18 @@ MOST_REFUSALS = 5
 
 
 class RoundRunner(ABC):
-    """Rounds of a policy on a Slurm cluster: base of the driver and of the observer.
+    """Rounds of a policy on a cluster: base of the drivers and of the observers.
 
     Args:
         readings: measured power of nodes, by node number.
         rebuild: rebuilds the managed cluster when nodes have changed; None continues with `site`.
     """
 
+    scheduler = "Slurm"
+
     def __init__(
         self,
-        client: SlurmClient,
+        client: QueueClient,
         site: ManagedCluster,
         policy: Policy,
         *,
@@ -145,7 +147,7 @@ class RoundRunner(ABC):
         """Prepare the first round."""
 
     def restore(self) -> None:
-        """Restore Slurm after the last round."""
+        """Restore the cluster after the last round."""
 
     def round(self) -> RoundReport:
         """Poll, reconcile, plan and execute once."""
@@ -249,7 +251,7 @@ class SlurmDriver(RoundRunner):
         super().__init__(
             client, site, policy, log=log, settings=settings, readings=readings, rebuild=rebuild
         )
-        self.state = state
+        self.state, self._slurm = state, client
         self._released, self._use_gpu_s = state.released, state.use_gpu_s
         self._standby_s = 2 * settings.interval_s + 1.0 if settings.standby else None
         nodes = ",".join(site.known.names)
@@ -268,7 +270,7 @@ class SlurmDriver(RoundRunner):
         Raises:
             SlurmError: Slurm refuses, or another driver is running.
         """
-        self.gate.ahead_s = self.client.ahead_s()
+        self.gate.ahead_s = self._slurm.ahead_s()
         if self.gate.ahead_s:
             self.log.add(
                 "warning", f"slurmctld's clock is {self.gate.ahead_s:+.0f} s off the local clock"
@@ -404,7 +406,7 @@ def run_loop(
 
     Raises:
         DriverStopped: the policy failed too often.
-        SlurmError: Slurm refuses the setup.
+        ClusterError: the scheduler refuses the setup.
     """
     _retry(driver, stop, driver.begin)
     try:
@@ -419,7 +421,8 @@ def run_loop(
             if driver.faults >= driver.settings.most_faults:
                 raise DriverStopped(
                     f"policy {driver.policy.name} failed {driver.faults} times in a row "
-                    f"({report.fault}); the driver has stopped and Slurm schedules by itself again"
+                    f"({report.fault}); the driver has stopped and "
+                    f"{driver.scheduler} schedules by itself again"
                 )
             interval.count_changes(driver.snapshot.by_key, begun_s)
             took_s = time.monotonic() - begun_s
@@ -433,16 +436,16 @@ def run_loop(
 def _retry(
     driver: RoundRunner, stop: threading.Event, do: Callable[[], T], refusals: int = 0
 ) -> T | None:
-    """Call `do` as soon as Slurm answers; None when stopped before.
+    """Call `do` as soon as the scheduler answers; None when stopped before.
 
-    The error is raised after more than `refusals` refusals by Slurm.
+    The error is raised after more than `refusals` refusals.
     """
     wait_s, is_away, refused = driver.settings.interval_s, False, 0
     while not stop.is_set():
         try:
             found = do()
-        except SlurmError as error:
-            refused += not isinstance(error, SlurmAway)
+        except ClusterError as error:
+            refused += not error.is_away
             if refused > refusals:
                 raise
             if not is_away:
@@ -452,24 +455,24 @@ def _retry(
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             continue
         if is_away:
-            driver.log.add("back", "Slurm answers again")
+            driver.log.add("back", f"{driver.scheduler} answers again")
         return found
     return None
 
 
 def _restore(driver: RoundRunner) -> None:
-    """Restore Slurm. If Slurm does not answer, the reservation still expires by itself."""
+    """Restore the cluster. If it does not answer, its reservation or lease expires by itself."""
     give_up_s = time.monotonic() + GIVE_UP_RESTORING_S
     while True:
         try:
             driver.restore()
-        except SlurmError as error:
-            if time.monotonic() < give_up_s and isinstance(error, SlurmAway):
+        except ClusterError as error:
+            if time.monotonic() < give_up_s and error.is_away:
                 time.sleep(1.0)
                 continue
             lease_s = driver.settings.lease_s
             message = f"not all jobs restored: {error}"
-            driver.log.add("warning", f"{message}; the reservation expires within {lease_s:g} s")
+            driver.log.add("warning", f"{message}; they are within {lease_s:g} s")
         else:
-            driver.log.add("stopped", "Slurm schedules by itself again")
+            driver.log.add("stopped", f"{driver.scheduler} schedules by itself again")
         return

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.managed_cluster import ManagedCluster
 from wattloop.schedule.slurm.nodes import SlurmNode
 from wattloop.schedule.slurm.squeue import SlurmJob
@@ -40,6 +40,23 @@ class Snapshot:
     by_key: dict[str, SlurmJob] = field(default_factory=dict)
 
 
+class QueueClient(Protocol):
+    """Client of a scheduler: Slurm's, or that of Kubernetes."""
+
+    @property
+    def total_calls(self) -> int:
+        """Number of calls so far."""
+        ...
+
+    def jobs(self) -> list[SlurmJob]:
+        """Return all jobs that wait or have an allocation."""
+        ...
+
+    def nodes(self) -> list[SlurmNode]:
+        """Return all nodes."""
+        ...
+
+
 class SlurmPoller:
     """Poller at the start of each round.
 
@@ -53,7 +70,7 @@ class SlurmPoller:
 
     def __init__(
         self,
-        client: SlurmClient,
+        client: QueueClient,
         site: ManagedCluster,
         nodes_every_s: float,
         rebuild: Rebuild | None = None,
@@ -96,7 +113,12 @@ class SlurmPoller:
 
     def jobs(self, gate_name: str, released: Mapping[str, ReleasedJob]) -> Snapshot:
         """Query the jobs."""
-        return classify_jobs(self._client.jobs(), self.site, gate_name, released)
+        return self.classify(self._client.jobs(), gate_name, released)
+
+    def classify(
+        self, jobs: Sequence[SlurmJob], gate_name: str, released: Mapping[str, ReleasedJob]
+    ) -> Snapshot:
+        return classify_jobs(jobs, self.site, gate_name, released)
 
 
 def classify_jobs(

@@ -314,4 +314,4 @@ def _with_estimate(
 
 def _id(job: SlurmJob) -> tuple[int, int]:
     number, _, task = job.key.partition("_")
-    return int(number), int(task or 0)
+    return (int(number), int(task or 0)) if number.isdecimal() else (0, 0)

@@ -312,7 +312,7 @@ def execute(options: DriverOptions) -> None:
                     rebuild=rebuild,
                 )
             reports = _Reports(options, steering, state_path, console)
-            with _stopping() as stop, annotating_of(options, store, client, log) as annotating:
+            with stopping() as stop, annotating_of(options, store, client, log) as annotating:
 
                 def on_round(report: RoundReport) -> None:
                     reports.add(report)
@@ -387,7 +387,7 @@ def _finish(
 
 
 @contextmanager
-def _stopping() -> Iterator[threading.Event]:
+def stopping() -> Iterator[threading.Event]:
     stop = threading.Event()
 
     def ask(number: int, frame: object) -> None:
