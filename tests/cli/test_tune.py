@@ -135,6 +135,17 @@ def test_a_search_is_run_listed_shown_exported_and_proven(counting, capsys):
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["lr"] for row in rows] == ["0.1", "0.01", "0.3"]
     assert float(rows[0]["energy_j"]) > 0
+    for row in rows:  # 150 W is the limit of the package
+        share = float(row["energy_j"]) / float(row["time_s"]) / 150
+        assert float(row["cpu_efficiency"]) == pytest.approx(share, rel=0.5)
+        assert row["global_efficiency"] == row["cpu_efficiency"]
+        assert row["gpu_efficiency"] == ""
+    assert main(["tune", "export", "--epochs"]) == 0
+    epochs = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    own = [row for row in epochs if row["candidate"] == "c0"]
+    assert [float(row["epoch"]) for row in own] == [1, 2, 3, 4]
+    assert [float(row["loss"]) for row in own] == [1.0, 0.5, 0.333, 0.25]
+    assert sum(float(row["time_s"]) for row in own) <= float(rows[0]["time_s"])
 
     assert main(["tune", "final", "--json", "final.json"]) == 0
     said = capsys.readouterr().out
@@ -144,6 +155,24 @@ def test_a_search_is_run_listed_shown_exported_and_proven(counting, capsys):
     assert final["notes"] == []
     assert final["winner"]["parameters"] == {"lr": 0.3}
     assert final["search"]["energy_j"] > final["winner"]["energy_j"]
+
+
+def test_the_best_value_of_each_parameter_is_trained(here, capsys):
+    """Promise: values that no run had together are put together, linked ones follow."""
+    pytest.importorskip("statsmodels", reason="the extra 'analyze' is not installed")
+    (here / "pair.yaml").write_text(
+        "name: pair\nmetric: {name: accuracy, goal: maximize}\nobjective: quality\n"
+        "strategy: grid\nparameters:\n  lr: [0.1, 0.3]\n  batch: [8, 16]\n"
+        "  eval_batch: {same_as: batch}\n"
+    )
+    assert main(["tune", "run", "pair.yaml", *COMMAND]) == 0
+    capsys.readouterr()
+    assert main(["tune", "final", "pair", "--from-importances", "--json", "final.json"]) == 0
+    said = capsys.readouterr()
+    assert "best value of each parameter, more best_accuracy is better" in said.out
+    final = json.loads((here / "final.json").read_text())
+    assert final["winner"]["parameters"]["lr"] == 0.3
+    assert final["winner"]["parameters"]["eval_batch"] == final["winner"]["parameters"]["batch"]
 
 
 def test_the_report_of_a_search_tells_its_final_training(here, capsys):

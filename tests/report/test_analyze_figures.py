@@ -20,6 +20,8 @@ from wattloop.report.figures.clusters import cluster_figures
 from wattloop.report.figures.render import save_one
 from wattloop.report.figures.search import (
     MOST_PARALLEL_LINES,
+    histogram_figures,
+    learning_figures,
     matrix_figures,
     metrics_figures,
     parallel_figure,
@@ -192,3 +194,28 @@ def test_a_file_of_an_unknown_kind_is_refused(tmp_path):
     """Before anything is written."""
     with pytest.raises(ConfigError, match=r"end it with \.svg, \.png, \.html"):
         save_one({}, tmp_path / "figure.gif", title="t")
+
+
+def test_learning_curves_have_every_run_and_the_best_in_front():
+    """Quality and losses of all runs; power and time of the best; nothing of a single epoch."""
+    epochs = [
+        {"candidate": name, "epoch": n, "time_s": 2.0, "energy_j": 9.0, "power_w": 4.5,
+         "quality": 0.1 * n, "val_loss": 1 / n}
+        for name in ("a", "b") for n in (1, 2, 3)
+    ]  # fmt: skip
+    drawn = learning_figures(epochs, "b", "accuracy", "simulated")
+    assert len(drawn["learning"]["hconcat"]) == 2
+    assert len(drawn["best-run"]["hconcat"]) == 4
+    every, front = drawn["learning"]["hconcat"][0]["layer"]
+    assert front["transform"] == [{"filter": 'datum.run === "b"'}]
+    assert every["transform"] == [{"filter": '!(datum.run === "b")'}]
+    assert learning_figures(epochs[:1], "a", "accuracy", "simulated") == {}
+
+
+def test_histograms_bin_results_and_count_levels():
+    """Figures 3, 4 and 8 of GreenScreen, and one per parameter."""
+    table = table_of(greenscreen_runs(), name="made")
+    (chart,) = histogram_figures(table, ["val_accuracy", "batch_size", "epochs"]).values()
+    accuracy, batch = chart["concat"]  # every run has 50 epochs: nothing to draw
+    assert accuracy["encoding"]["x"]["bin"]
+    assert batch["encoding"]["x"]["sort"] == ["4", "32", "64", "128"]

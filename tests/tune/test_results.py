@@ -10,8 +10,11 @@ from wattloop.store.experiments import (
     begin_trial,
     create_experiment,
     end_trial,
+    find_experiment,
+    read_trials,
+    set_experiment_status,
 )
-from wattloop.tune.results import read_candidates, search_table, summarize_search
+from wattloop.tune.results import epoch_rows, read_candidates, search_table, summarize_search
 from wattloop.tune.search_problem import Quality
 from wattloop.tune.segment import CapFound, EpochPoint, Progress, Segment, Status
 
@@ -205,3 +208,37 @@ def test_what_waits_in_a_finished_search_was_stopped_early(store, search):
     assert summary.status_of(found) == "paused"
     assert replace(summary, status="finished").status_of(found) == "stopped early"
     assert replace(summary, status="finished", stopped="a limit").status_of(found) == "paused"
+
+
+def test_a_winner_by_quotient_within_noise_is_a_tie(store, search):
+    """Promise: quality per joule that differs by less than both scatter is no victory."""
+    search("a", 1, scattered(101.0))
+    search("b", 2, scattered(100.0))
+    experiment = search("c", 3, scattered(300.0))
+    facts = {"objective": {"names": ["quotient"]}, "best": {"candidate": "b"}}
+    set_experiment_status(store, experiment.experiment_id, "finished", facts)
+    summary = summarize_search(store, find_experiment(store, experiment.experiment_id, "search"))
+    assert [c.candidate for c in summary.ties] == ["a"]
+    assert summary.tie.startswith("a tie with a: quotient differs by 1.0%")
+
+
+def scattered(energy_j):
+    """Ten epochs whose energies and qualities scatter by a few per cent."""
+    each = [energy_j / 10 * (1.1 if n % 2 else 0.9) for n in range(10)]
+    points = [point(n + 1, 0.5 + 0.02 * (n % 2), n + 1.0, sum(each[: n + 1])) for n in range(10)]
+    return Progress(status=Status.ENDED, time_s=10.0, energy_j=energy_j, epochs=10, quality=0.52,
+                    best=0.52, curve=tuple(points), provenance="measured")  # fmt: skip
+
+
+def test_epochs_have_their_own_time_energy_power_and_metrics(store, search):
+    """Promise: differences between the ends of epochs, over all segments of a configuration."""
+    first = EpochPoint(epoch=1, quality=0.5, time_s=4.0, energy_j=100.0, metrics={"loss": 2.0})
+    later = EpochPoint(epoch=2, quality=0.6, time_s=6.0, energy_j=180.0, metrics={"loss": 1.0})
+    dark = EpochPoint(epoch=3, quality=None, time_s=7.0, energy_j=None)
+    search("a", 1, Progress(status=Status.PAUSED, epochs=1, curve=(first,)))
+    experiment = search("a", 2, Progress(status=Status.ENDED, epochs=3, curve=(later, dark)))
+    rows = epoch_rows(read_trials(store, experiment.experiment_id))
+    assert rows[0] == {"candidate": "a", "epoch": 1, "time_s": 4.0, "energy_j": 100.0,
+                       "power_w": 25.0, "quality": 0.5, "loss": 2.0}  # fmt: skip
+    assert (rows[1]["time_s"], rows[1]["energy_j"], rows[1]["power_w"]) == (2.0, 80.0, 40.0)
+    assert (rows[2]["time_s"], rows[2]["energy_j"], rows[2]["power_w"]) == (1.0, None, None)

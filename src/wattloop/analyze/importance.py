@@ -9,6 +9,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from wattloop.analyze.findings import Findings, has_library
 from wattloop.analyze.ols import MANY_LEVELS
 from wattloop.analyze.roles import default_target
-from wattloop.analyze.table import Floats, RunTable
+from wattloop.analyze.table import Floats, RunTable, format_level
 from wattloop.core.errors import ConfigError
 
 METHODS = {
@@ -30,6 +31,42 @@ FOREST_ROWS = 500
 """Optuna's walk through its trees takes seconds with more."""
 TREES = 64
 """Fewer where there are many rows: their number times the rows is what it takes."""
+
+
+def best_levels(table: RunTable, target: str, *, maximize: bool = False) -> Findings:
+    """Return the level of each parameter with the best target, other parameters held equal.
+
+    The effect of a level is its coefficient in the regression over levels. Where that cannot be
+    estimated, it is the distance of its runs' mean from the mean of all.
+    """
+    from wattloop.analyze.ols import regression
+
+    values = table.numbers(target)
+    fitted: dict[tuple[str, str], float] = {}
+    with suppress(ConfigError):
+        for term in regression(table, target).rows:
+            if term["coef"] is not None:
+                fitted[term["parameter"], str(term["level"])] = term["coef"]
+    rows = []
+    for name in table.parameters:
+        column = table.column(name)
+        effects: list[dict[str, Any]] = []
+        for level in table.levels(name):
+            at = np.array([format_level(v) == level for v in column]) & np.isfinite(values)
+            if at.any():
+                mean = float(values[at].mean() - np.nanmean(values))
+                effect = fitted.get((name, str(level)), mean)
+                effects.append({"parameter": name, "level": level, "effect": effect,
+                                "rows": int(at.sum())})  # fmt: skip
+        if len(effects) > 1:
+            rows.append((max if maximize else min)(effects, key=lambda row: row["effect"]))
+    better = "more" if maximize else "less"
+    return Findings(
+        title=f"{table.name}: best value of each parameter, {better} {target} is better",
+        name="best_levels",
+        columns={"parameter": "parameter", "level": "value", "effect": "effect", "rows": "rows"},
+        rows=tuple(rows),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,12 @@ from wattloop.report.stored_results import read_search, search_table
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.trials.lock import with_status_now
-from wattloop.tune.results import CandidateResult, SearchSummary, parameter_columns
+from wattloop.tune.results import (
+    CandidateResult,
+    SearchSummary,
+    epoch_rows,
+    parameter_columns,
+)
 from wattloop.tune.search_store import OVER
 
 ROWS_SHOWN = 40
@@ -120,6 +125,7 @@ def report_of_search(store: Store, experiment: Experiment) -> Document:
         sections.append(sm2_section(store, experiment, summary))
     if candidates:
         table = with_energy(search_table(store, experiment, looked=(candidates, summary)))
+        sections.append(_learning(store, experiment, summary, table))
         sections += _analyses(table)
     name = experiment.name or experiment.experiment_id
     return Document(
@@ -128,6 +134,31 @@ def report_of_search(store: Store, experiment: Experiment) -> Document:
         sections=tuple(sections),
         about={"kind": "search", "id": experiment.experiment_id},
     )
+
+
+def _learning(
+    store: Store, experiment: Experiment, summary: SearchSummary, table: AnalyzeTable
+) -> Section:
+    """Draw learning curves of all runs, the course of the best, and histograms."""
+    from wattloop.report.figures.search import histogram_figures, learning_figures
+    from wattloop.store.experiments import each_trial
+
+    metric = (experiment.facts.get("quality") or {}).get("metric") or "quality"
+    best = None if summary.best is None else summary.best.candidate
+    epochs = epoch_rows(each_trial(store, experiment.experiment_id))
+    charts = learning_figures(epochs, best, metric, table.source)
+    results = [name for name in (f"best_{metric}", "power_w", "time_s") if name in table.results]
+    charts |= histogram_figures(table, [*results, *table.parameters])
+    drawn = tuple(Chart(name, chart, LEARNING[name]) for name, chart in charts.items())
+    none = Note("No run reported its metrics epoch by epoch.", title="Not possible:")
+    return Section("Learning curves", drawn or (none,))
+
+
+LEARNING = {
+    "learning": "Quality and loss of every run by epoch",
+    "best-run": "Quality, loss, power and time of the best run by epoch",
+    "histograms": "How often each result and each value of a parameter occurs",
+}
 
 
 def _subtitle(summary: SearchSummary) -> str:

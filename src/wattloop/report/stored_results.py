@@ -10,6 +10,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_change, format_number
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, each_trial, find_experiment, read_trials
+from wattloop.store.runs import EFFICIENCIES, mean_efficiencies
 from wattloop.sweep.result import SweepResult, result_of
 from wattloop.trials.lock import with_status_now
 from wattloop.trials.trial import SCOPES
@@ -151,10 +152,13 @@ def search_table(
     if any(row["learning_rate"] is not None for row in rows):
         found.append("learning_rate")
     metric = (quality.metric if quality is not None else "") or "quality"
-    for row, candidate in zip(rows, candidates, strict=True):
+    shares = mean_efficiencies(store, [c.run_ids for c in candidates])
+    for row, candidate, share in zip(rows, candidates, shares, strict=True):
         _completed(row, candidate, found, metric)
+        row.update(share)
         row["is_default"] = candidate is summary.default
     came_out = [f"best_{metric}", f"last_{metric}", *COSTS, *_reported(candidates, rows)]
+    came_out += EFFICIENCIES.values()
     epochs = {row["epochs"] for row in rows if row["energy_j"] is not None}
     if len(epochs) > 1:
         came_out += ["energy_per_epoch_j", "time_per_epoch_s"]
@@ -202,8 +206,12 @@ def sweep_table(
     result: SweepResult,
     parameters: Sequence[str] | None = None,
     results: Sequence[str] | None = None,
+    *,
+    store: "Store | None" = None,
 ) -> RunTable:
     """Return levers with time, energy and power, without warm-ups and outliers.
+
+    `store`: of the sweep; with it, the efficiencies of each trial are among the results.
 
     Raises:
         ConfigError: no energy was measured.
@@ -212,11 +220,17 @@ def sweep_table(
     if result.scope is None:
         raise ConfigError(f"{experiment.experiment_id}: no energy was measured")
     rows, found = _rows(result)
+    if store is not None:
+        for row, share in zip(
+            rows, mean_efficiencies(store, [r["run_ids"] for r in rows]), strict=True
+        ):
+            row.update(share)
+    shares = [name for name in EFFICIENCIES.values() if _known(rows, name)]
     table = table_of(
         rows,
         name=experiment.name or experiment.experiment_id,
         parameters=list(parameters or found),
-        results=list(results or ["time_s", "energy_j", "power_w", "peak_w"]),
+        results=list(results or ["time_s", "energy_j", "power_w", "peak_w", *shares]),
         source=f"energy of {result.scope}, {result.provenance}",
     )
     outliers = [value is True for value in table.column("outlier")]
@@ -246,6 +260,7 @@ def _rows(result: SweepResult) -> tuple[list[dict[str, Any]], list[str]]:
                 {
                     "key": key,
                     "status": outcome.status.value,
+                    "run_ids": [outcome.run_id] if outcome.run_id else [],
                     "is_default": point.is_default,
                     "outlier": outlier,
                     **setting,

@@ -1,7 +1,8 @@
 """Runs: insert, find, list and delete records; live runs are read from their journals."""
 
+import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from wattloop.store.schema import metadata, run_tags, runs
 from wattloop.store.trial_groups import TrialGroup, can_fold, is_trial_run, run_groups
 
 __all__ = [
+    "EFFICIENCIES",
     "RunFilter",
     "RunRecord",
     "child_runs",
@@ -32,6 +34,7 @@ __all__ = [
     "insert_run_in",
     "list_runs",
     "list_trial_groups",
+    "mean_efficiencies",
     "read_record",
 ]
 
@@ -120,6 +123,41 @@ def find_run(store: Store, reference: str, *, by_name: bool = False) -> RunRecor
         several = ", ".join(sorted(record.run_id for record in found))
         raise RunNotFound(f"{reference!r} could be any of {several}; give more of it")
     return _counting(store, found[0]) if reference == "last" else found[0]
+
+
+EFFICIENCIES = {
+    "cpu": "cpu_efficiency",
+    "gpu": "gpu_efficiency",
+    "node": "global_efficiency",
+}
+"""Name in the accounting of a run -> column of a table of trials."""
+
+
+def mean_efficiencies(
+    store: Store, trials: Sequence[Sequence[str]]
+) -> list[dict[str, float | None]]:
+    """Return energy / (power limit x time) of CPUs, GPUs and both, of the runs of each trial."""
+    wanted = sorted({run_id for run_ids in trials for run_id in run_ids})
+    known: dict[str, tuple[float, dict[str, float]]] = {}
+    for start in range(0, len(wanted), 500):
+        query = select(runs.c.run_id, runs.c.duration_s, runs.c.body).where(
+            runs.c.run_id.in_(wanted[start : start + 500])
+        )
+        with store.reading() as connection:
+            for run_id, duration_s, body in connection.execute(query):
+                accounting = json.loads(body).get("accounting") or {}
+                found = {e["name"]: e["value"] for e in accounting.get("efficiencies") or ()}
+                known[run_id] = duration_s or 0.0, found
+    rows = []
+    for run_ids in trials:
+        parts = [known[run_id] for run_id in run_ids if run_id in known]
+        row: dict[str, float | None] = {}
+        for name, column in EFFICIENCIES.items():
+            shares = [(lasted_s, found[name]) for lasted_s, found in parts if name in found]
+            total_s = sum(lasted_s for lasted_s, _ in shares)
+            row[column] = sum(s * value for s, value in shares) / total_s if total_s else None
+        rows.append(row)
+    return rows
 
 
 def list_runs(

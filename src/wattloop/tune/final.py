@@ -42,6 +42,7 @@ from wattloop.tune.search_setup import (
 )
 from wattloop.tune.search_store import KIND, SearchRecord
 from wattloop.tune.segment import Segment, Until, Value
+from wattloop.tune.space import Linked
 from wattloop.tune.spec import SearchSpec, spec_from
 
 NOTHING_SAVED = "nothing is saved"
@@ -209,8 +210,11 @@ def train_final(
     *,
     training: TrainingSource = COMMAND,
     to_the_end: bool = False,
+    configuration: Mapping[str, Value] | None = None,
 ) -> FinalResult:
     """Train the winner of a search, and the default unless the search has done that.
+
+    With `configuration` that one is trained in place of the winner.
 
     Both train on this machine: where the search ran on a cluster the default is trained here as
     well, and the result says so.
@@ -236,7 +240,12 @@ def train_final(
     problem = problem_without(spec.problem(settings), search.facts.get("without") or {})
     runs = _Runs(store, search, spec, problem, settings, training, to_the_end=to_the_end)
     parameters = dict(best.parameters)
-    if best.learning_rate is not None and problem.rate is not None:
+    if configuration is not None:
+        linked = {n for n, p in problem.space.parameters.items() if isinstance(p, Linked)}
+        free = {name: value for name, value in configuration.items() if name not in linked}
+        own, levers = problem.space.split(problem.space.complete(free))
+        parameters, best = dict(own), replace(best, levers=dict(levers), learning_rate=None)
+    elif best.learning_rate is not None and problem.rate is not None:
         parameters[problem.rate] = best.learning_rate
     default = None
     # The devices of Ray workers are not those measured here.

@@ -12,6 +12,7 @@ from wattloop.core.results import MODELS, EnergyError, ratio_error
 from wattloop.core.units import format_number
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, TrialRecord, each_trial, find_experiment
+from wattloop.store.runs import mean_efficiencies
 from wattloop.tune.search_problem import Quality
 from wattloop.tune.segment import CAP_LEVER, Status, Value, unreadable_trial, without_gc
 
@@ -216,9 +217,38 @@ def _weaker(one: str, other: str) -> str:
 
 def search_table(store: Store, search_id: str) -> list[dict[str, Any]]:
     experiment = find_experiment(store, search_id, "search")
-    return candidate_rows(
-        read_candidates(store, experiment.experiment_id, stored_quality(experiment.facts))
-    )
+    found = read_candidates(store, experiment.experiment_id, stored_quality(experiment.facts))
+    shares = mean_efficiencies(store, [c.run_ids for c in found])
+    return [row | share for row, share in zip(candidate_rows(found), shares, strict=True)]
+
+
+def epoch_rows(records: Iterable[TrialRecord]) -> list[dict[str, Any]]:
+    """Return a row per epoch that was trained: its time, energy, mean power, quality and metrics.
+
+    The first epoch of a command includes its start.
+    """
+    ends: dict[str, Mapping[str, Any]] = {}
+    rows = []
+    for record in records:
+        segment = record.settings.get("segment")
+        if not isinstance(segment, Mapping) or not segment.get("keep", True):
+            continue
+        name = str(segment["candidate"])
+        for point in record.outcome.get("curve") or ():
+            before = ends.get(name, {"time_s": 0.0, "energy_j": 0.0})
+            time_s, energy_j = point["time_s"] - before["time_s"], None
+            if None not in (point["energy_j"], before["energy_j"]):
+                energy_j = point["energy_j"] - before["energy_j"]
+            rows.append(
+                {
+                    **{"candidate": name, "epoch": point["epoch"], "time_s": time_s},
+                    "energy_j": energy_j,
+                    "power_w": energy_j / time_s if energy_j is not None and time_s > 0 else None,
+                    **{"quality": point["quality"], **(point.get("metrics") or {})},
+                }
+            )
+            ends[name] = point
+    return rows
 
 
 def candidate_rows(candidates: Sequence[CandidateResult]) -> list[dict[str, Any]]:

@@ -188,12 +188,14 @@ class EpochPoint:
     Attributes:
         quality: the metric; None when this epoch did not report one.
         time_s, energy_j: of the candidate so far, in the scope of the search.
+        metrics: everything else that was reported, as it was at the end of the epoch.
     """
 
     epoch: float
     quality: float | None
     time_s: float
     energy_j: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,13 +273,7 @@ class Progress:
         known = known_fields(cls, data)
         known["status"] = Status(known["status"])
         known["curve"] = tuple(
-            EpochPoint(
-                epoch=point["epoch"],
-                quality=point["quality"],
-                time_s=point["time_s"],
-                energy_j=point["energy_j"],
-            )
-            for point in known.get("curve", ())
+            EpochPoint(**known_fields(EpochPoint, point)) for point in known.get("curve", ())
         )
         known["rates"] = tuple(
             RateLoss(**known_fields(RateLoss, rate)) for rate in known.get("rates", ())

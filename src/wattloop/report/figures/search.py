@@ -44,6 +44,7 @@ from wattloop.tune.strategies.sm2.sm2 import Sm2
 MOST_LINES = 200
 """With more runs than this a line is the mean of several neighbours."""
 CELL_PX = 14
+NARROW = 300
 
 
 def matrix_figures(found: Matrix) -> dict[str, Spec]:
@@ -325,9 +326,6 @@ def top_figures(found: Findings) -> dict[str, Spec]:
     return {"top": styled({"hconcat": panels}, "Best runs", found.notes[0])}
 
 
-NARROW = 300
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptRates:
     """An exploratory epoch.
@@ -463,3 +461,79 @@ def _label(parameters: Mapping[str, Any]) -> str:
     if "batch_size" in parameters:
         return f"batch {parameters['batch_size']}"
     return ", ".join(f"{name} {value}" for name, value in parameters.items())
+
+
+def learning_figures(
+    epochs: Sequence[Mapping[str, Any]], best: str | None, metric: str, said: str
+) -> dict[str, Spec]:
+    """Draw quality and losses of all runs by epoch, and the course of the best run.
+
+    Figures 1a and 1b of GreenScreen (Burmester et al.), and those of its report.
+
+    Args:
+        epochs: rows of `wattloop.tune.results.epoch_rows`.
+        best: name of the best candidate; its curve is in front.
+        metric: the name of the quality.
+        said: whose energy it is and where it comes from.
+    """
+    losses = [name for name in dict.fromkeys(k for row in epochs for k in row) if "loss" in name]
+    titles = {"quality": metric, **{name: name for name in losses}}
+    panels = [panel for key in titles if (panel := _courses(epochs, key, titles[key], best))]
+    figures = {}
+    if panels:
+        note = "every run; the best in front" if best else "every run"
+        figures["learning"] = styled({"hconcat": panels}, "Learning curves", f"{note}; {said}")
+    own = [row for row in epochs if row["candidate"] == best]
+    titles |= {"power_w": "Mean power (W)", "time_s": "Time of the epoch (s)"}
+    panels = [panel for key in titles if (panel := _courses(own, key, titles[key], best))]
+    if panels:
+        about = f"{best}, the best run; {said}"
+        figures["best-run"] = styled({"hconcat": panels}, "Course of the best run", about)
+    return figures
+
+
+def _courses(
+    epochs: Sequence[Mapping[str, Any]], key: str, title: str, best: str | None
+) -> Spec | None:
+    rows = [
+        {"run": row["candidate"], "epoch": row["epoch"], "value": row[key]}
+        for row in epochs
+        if row.get(key) is not None and math.isfinite(row[key])
+    ]
+    if len({row["epoch"] for row in rows}) < 2:
+        return None
+    front = f"datum.run === {json.dumps(best)}"
+    point = {"point": {"size": 18, "filled": True}, "color": PALETTE[0]}
+    return layers(
+        mark("line", {"color": GREY, "opacity": 0.5, "strokeWidth": 1}, where=f"!({front})"),
+        mark("line", {**point, "strokeWidth": 2}, where=front),
+        rows=rows,
+        size=(NARROW, HEIGHT),
+        x=channel("epoch:Q", "Epoch", scale={"nice": False}, axis={"tickMinStep": 1}),
+        y=channel("value:Q", titled(title), scale={"zero": False}),
+        detail="run:N",
+        tooltip=["run:N", "epoch:Q", channel("value:Q", titled(title))],
+    )
+
+
+def histogram_figures(table: RunTable, columns: Sequence[str]) -> dict[str, Spec]:
+    """Draw how often each value of a column occurs (GreenScreen, figures 3, 4 and 8)."""
+    panels = []
+    for name in columns:
+        in_bins = name in table.results or len(table.levels(name)) > MOST_AXES
+        if table.is_numeric(name) and in_bins:
+            values = table.numbers(name)
+            known = values[np.isfinite(values)]
+            rows: list[dict[str, Any]] = [{"value": float(value)} for value in known]
+            x = channel("value:Q", titled(name), bin={"maxbins": 20})
+        else:
+            rows = [{"value": str(value)} for value in table.column(name)]
+            x = channel("value:N", titled(name), sort=[str(v) for v in table.levels(name)])
+        if len({row["value"] for row in rows}) > 1:
+            count = {"aggregate": "count", "title": "Runs", "axis": {"tickMinStep": 1}}
+            bars = mark("bar", {"color": PALETTE[0]}, rows=rows, x=x, y=count)
+            panels.append({**bars, "width": NARROW // 2, "height": HEIGHT // 2})
+    if not panels:
+        return {}
+    chart = {"concat": panels, "columns": 4}
+    return {"histograms": styled(chart, "Histograms", f"{len(table)} runs; {table.source}")}

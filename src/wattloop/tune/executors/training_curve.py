@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from wattloop.tune.search_problem import Quality
@@ -26,6 +27,7 @@ class CurvePoint(NamedTuple):
     epoch: float
     quality: float | None
     at_s: float
+    metrics: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -182,4 +184,4 @@ class TrainingCurve:
         elif self.marks:
             self._longest_s = max(self._longest_s, at_s - self.marks[-1].at_s)
             self._intervals += 1
-        self.marks.append(CurvePoint(self.epochs, self.quality, at_s))
+        self.marks.append(CurvePoint(self.epochs, self.quality, at_s, dict(self.metrics)))

@@ -207,6 +207,7 @@ def segment_result(
                 quality=mark.quality,
                 time_s=past.time_s + before_s + mark.at_s - begin_s,
                 energy_j=so_far_j,
+                metrics={n: v for n, v in mark.metrics.items() if n != curve.wanted.metric},
             )
         )
     return Progress(

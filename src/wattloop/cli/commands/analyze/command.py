@@ -119,7 +119,8 @@ def _stored(source: str, request: AnalysisOptions) -> RunTable:
             return search_table(store, experiment, *chosen)
         from wattloop.report.stored_results import stored_sweep, sweep_table
 
-        return sweep_table(stored_sweep(store, experiment.experiment_id, request.scope), *chosen)
+        result = stored_sweep(store, experiment.experiment_id, request.scope)
+        return sweep_table(result, *chosen, store=store)
 
 
 def _check_outputs(request: AnalysisOptions) -> None:

@@ -420,6 +420,8 @@ def export_command(
 
 
 def _trial_rows(result: SweepResult, store: "Store") -> list[dict[str, Any]]:
+    from wattloop.store.runs import mean_efficiencies
+
     outlying = {
         key
         for point in result.points
@@ -448,7 +450,8 @@ def _trial_rows(result: SweepResult, store: "Store") -> list[dict[str, Any]]:
             for name in ("energy_j", "average_w", "peak_w", "provenance"):
                 row[f"{scope}_{name}"] = found.get(name)
         rows.append(row | {"run_id": trial.run_id, "message": outcome.get("message", "")})
-    return rows
+    shares = mean_efficiencies(store, [[row["run_id"]] if row["run_id"] else [] for row in rows])
+    return [row | share for row, share in zip(rows, shares, strict=True)]
 
 
 def _point_rows(result: SweepResult) -> list[dict[str, Any]]:

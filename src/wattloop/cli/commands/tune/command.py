@@ -361,11 +361,13 @@ def export_command(
     optuna_file: str | None = file_option(
         "--optuna FILE.db", "A study that optuna-dashboard opens; or FILE.log.", None
     ),
+    epochs: bool = option("--epochs", "A row per epoch: time, energy, power, metrics.", False),
     given: StoreOptions,
 ) -> None:
     """Write every configuration as CSV (default), JSON or an Optuna study."""
     from wattloop.cli.commands.tune import view
-    from wattloop.tune.results import search_table
+    from wattloop.store.experiments import each_trial
+    from wattloop.tune.results import epoch_rows, search_table
 
     if csv_file is None and given.json_file is None and optuna_file is None:
         csv_file = "-"
@@ -373,8 +375,11 @@ def export_command(
         if given.json_file is not None:
             write_json(view.result_dict(place, experiment), given.json_file)
         if csv_file is not None:
-            rows = search_table(place, experiment.experiment_id)
-            columns = list(rows[0]) if rows else ["candidate"]
+            if epochs:
+                rows = epoch_rows(each_trial(place, experiment.experiment_id))
+            else:
+                rows = search_table(place, experiment.experiment_id)
+            columns = list(dict.fromkeys(name for row in rows for name in row)) or ["candidate"]
             write_text(csv_text(columns, rows), csv_file, "--csv")
         if optuna_file is not None:
             view.write_study(place, experiment.experiment_id, optuna_file, given.config)
@@ -385,10 +390,13 @@ def final_command(
     which: str = argument("SEARCH", "Identifier, its beginning, name or 'last'.", "last"),
     *,
     to_the_end: bool = option("--to-the-end", "Go on after the target was reached.", False),
+    from_importances: bool = option(
+        "--from-importances", "Train the best value of each parameter, not the winner.", False
+    ),
     given: MeterOptions,
 ) -> None:
     """Train the best configuration in full, measure it, and show when the search pays off."""
-    from wattloop.cli.commands.tune.view import busy, print_final
+    from wattloop.cli.commands.tune.view import best_values, busy, print_final
     from wattloop.store.database import open_store
     from wattloop.store.experiments import find_experiment
     from wattloop.tune.final import train_final
@@ -397,9 +405,14 @@ def final_command(
     with open_store(settings.store_location) as place:
         say_which(place, which, KIND)
         search = find_experiment(place, which, KIND)
-        what = f"training the best configuration of {search.name or search.experiment_id} in full"
+        which_one, chosen = "configuration", None
+        if from_importances:
+            which_one, chosen = "value of each parameter", best_values(place, search)
+        what = f"training the best {which_one} of {search.name or search.experiment_id} in full"
         with busy(f"{what}, and the default for comparison"):
-            result = train_final(search.experiment_id, place, settings, to_the_end=to_the_end)
+            result = train_final(
+                search.experiment_id, place, settings, to_the_end=to_the_end, configuration=chosen
+            )
     present(given.json_file, result.to_dict, lambda: print_final(result))
 
 

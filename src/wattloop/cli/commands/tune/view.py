@@ -1,5 +1,6 @@
 """Terminal output, figures and Optuna studies of searches."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wattloop.cli.options import settings_of
 from wattloop.cli.output import print_table, say
 from wattloop.cli.progress import counted, is_redrawable, spinner, spinner_columns, updated_row
+from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.table import Table
 from wattloop.core.units import format_duration, format_energy, iso_time
@@ -14,7 +16,7 @@ from wattloop.report.search import candidates_table, final_table
 from wattloop.report.search import setting_text as format_setting
 from wattloop.report.stored_results import read_search
 from wattloop.store.experiments import Experiment
-from wattloop.tune.results import CandidateResult, SearchSummary
+from wattloop.tune.results import CandidateResult, SearchSummary, parameter_columns
 from wattloop.tune.search_loop import BudgetSpent
 from wattloop.tune.search_problem import Limits
 from wattloop.tune.search_store import OVER
@@ -279,3 +281,41 @@ class Watcher:
 def _who(segment: Segment) -> str:
     values = " ".join(f"{name}={value}" for name, value in segment.parameters.items())
     return f"{segment.candidate} ({values})" if values else segment.candidate
+
+
+def best_values(place: "Store", search: Experiment) -> dict[str, Any]:
+    """Print the best value of each parameter by the search's objective, and return all of them.
+
+    Parameters without an effect of their own keep the value of the best configuration.
+    """
+    from wattloop.analyze.importance import best_levels
+    from wattloop.analyze.quotient import quotients
+    from wattloop.analyze.roles import default_target, with_energy
+    from wattloop.analyze.table import format_level
+    from wattloop.report.stored_results import search_table
+
+    candidates, summary = read_search(place, search)
+    if summary.best is None:
+        raise ConfigError(f"{search.experiment_id}: {summary.why}")
+    table = with_energy(search_table(place, search, looked=(candidates, summary)))
+    names = (search.facts.get("objective") or {}).get("names") or ["energy"]
+    quality = search.facts.get("quality") or {}
+    if names[0] == "quality":
+        found = best_levels(
+            table, f"best_{quality['metric']}", maximize=quality.get("maximize", True)
+        )
+    elif names[0] == "quotient":
+        per_ws = [None if math.isnan(value) else value for value in quotients(table).per_ws]
+        found = best_levels(table.with_column("quotient", per_ws), "quotient", maximize=True)
+    else:
+        found = best_levels(table, default_target(table))
+    print_table(Table.of(found.headers, tuple(found.cells()), found.title))
+    chosen = {**summary.best.parameters, **summary.best.levers}
+    columns = {column: name for name, column in parameter_columns(candidates).items()}
+    for row in found.rows:
+        name = columns.get(row["parameter"], "")
+        tried = (c.parameters.get(name, c.levers.get(name)) for c in candidates)
+        levels = {format_level(value): value for value in tried if value is not None}
+        if name in chosen and row["level"] in levels:
+            chosen[name] = levels[row["level"]]
+    return chosen
