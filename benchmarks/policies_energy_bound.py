@@ -3,7 +3,8 @@
 Whatever runs, idle power is drawn all the time. Above it, each job takes what its placement draws
 more than idle, for as long as it runs. Which placements, so that the sum is least and GPU hours of
 each type suffice? Waiting, packing, deadlines and the order of jobs are forgotten, so that no
-schedule needs less.
+schedule needs less. Jobs may be divided among placements, so that no schedule that moves or resizes
+running jobs needs less either.
 """
 
 import numpy as np
@@ -18,7 +19,13 @@ JOULES_PER_KWH = 3.6e6
 
 
 def least_kwh(
-    jobs: JobTable, share: float, cluster: Cluster, truth: Oracle, span_s: float
+    jobs: JobTable,
+    share: float,
+    cluster: Cluster,
+    truth: Oracle,
+    span_s: float,
+    *,
+    sleeps: bool = False,
 ) -> float:
     """Energy of the cluster over `span_s` in which that share of all jobs is done.
 
@@ -28,10 +35,11 @@ def least_kwh(
         cluster: where.
         truth: time and power.
         span_s: how long.
+        sleeps: a GPU without a job draws its deepest sleep's power, and wakes for nothing.
     """
     from scipy.optimize import linprog
 
-    idle_w = np.array([each.idle_w for each in cluster.types])
+    idle_w = np.array(cluster.resting_w if sleeps else [each.idle_w for each in cluster.types])
     cost, gpu_s, of_kind = [], [], []
     for kind, each in enumerate(jobs.kinds):
         options = truth.options(each)
@@ -52,4 +60,5 @@ def least_kwh(
     )
     if found.status != 0:
         raise RuntimeError(f"the bound on energy was not found: {found.message}")
-    return float((found.fun + cluster.idle_w * span_s) / JOULES_PER_KWH)
+    always_w = float(idle_w @ np.array(cluster.gpus_by_type)) if sleeps else cluster.idle_w
+    return float((found.fun + always_w * span_s) / JOULES_PER_KWH)

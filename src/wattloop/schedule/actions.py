@@ -1,4 +1,4 @@
-"""Actions that a policy may return: start, preempt, change a power cap, wake."""
+"""Actions that a policy may return: start, preempt, resize, change a power cap, wake."""
 
 from typing import NamedTuple
 
@@ -23,10 +23,17 @@ class Recap(NamedTuple):
     option: int
 
 
+class Resize(NamedTuple):
+    """Continue a running job on other GPUs or with another batch, at the cost of a checkpoint."""
+
+    job: int
+    option: int
+
+
 class Wake(NamedTuple):
     """Call the policy again at this time, even without an event."""
 
     at_s: float
 
 
-Action = Start | Preempt | Recap | Wake
+Action = Start | Preempt | Recap | Resize | Wake

@@ -27,12 +27,15 @@ class Preemption:
         checkpoint_cost_s: duration of a checkpoint; the job draws power and does not train. No
             checkpoint follows the end of the work.
         restart_s: time from the restart of a stopped job until it trains again.
+        resize_s: time without training when a running job moves to other GPUs or another batch: it
+            writes a checkpoint and starts again, and keeps all whole iterations. None: jobs cannot.
     """
 
     keeps: Keeps = Keeps.ITERATIONS
     checkpoint_period_s: float = math.inf
     checkpoint_cost_s: float = 0.0
     restart_s: float = 0.0
+    resize_s: float | None = None
     pauses: bool = field(init=False, repr=False, default=False)
     """True if training pauses for checkpoints."""
 
@@ -45,6 +48,8 @@ class Preemption:
         for name in ("checkpoint_cost_s", "restart_s"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"preemption: {name} is {getattr(self, name):g}; give seconds")
+        if self.resize_s is not None and not 0.0 <= self.resize_s < math.inf:
+            raise ConfigError(f"preemption: resize_s is {self.resize_s:g}; give seconds")
         saves = self.keeps is Keeps.CHECKPOINTS and self.checkpoint_period_s < math.inf
         object.__setattr__(self, "pauses", saves and self.checkpoint_cost_s > 0.0)
 

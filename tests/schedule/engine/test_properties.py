@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from wattloop.schedule.actions import Action, Preempt, Recap, Start, Wake
+from wattloop.schedule.actions import Action, Preempt, Recap, Resize, Start, Wake
 from wattloop.schedule.engine import Simulation, SimulationEnd, SimulationResult
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.registry import POLICIES, policy_from
@@ -54,8 +54,10 @@ class Reckless(Policy):
             return Start(job, option)
         if what < 0.75:
             return Preempt(job)
-        if what < 0.95:
+        if what < 0.85:
             return Recap(job, option)
+        if what < 0.95:
+            return Resize(job, option)
         return Wake(view.now_s + dice.choice([-1.0, 0.0, 0.5, 30.0, float("nan")]))
 
 

@@ -10,6 +10,7 @@ from wattloop.schedule.cluster.cluster import (
     NodeEvent,
     NodeGroup,
     Outage,
+    SleepState,
 )
 
-__all__ = ["Cluster", "Failures", "GpuType", "NodeEvent", "NodeGroup", "Outage"]
+__all__ = ["Cluster", "Failures", "GpuType", "NodeEvent", "NodeGroup", "Outage", "SleepState"]

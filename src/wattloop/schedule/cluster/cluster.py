@@ -92,6 +92,53 @@ def _merged(outages: Sequence[Outage]) -> Iterable[tuple[float, float]]:
 
 
 @dataclass(frozen=True, slots=True)
+class SleepState:
+    """Power-down state of an idle GPU, or of a node without a job.
+
+    Attributes:
+        power_w: power in this state; of a node, with its GPUs.
+        enter_s, exit_s: duration of going to sleep and of waking up, without work.
+        enter_j, exit_j: energy of both.
+        after_s: idle time after which it is entered.
+    """
+
+    name: str
+    power_w: float
+    enter_s: float
+    exit_s: float
+    enter_j: float
+    exit_j: float
+    after_s: float
+
+    @classmethod
+    def of(
+        cls,
+        idle_w: float,
+        power_w: float,
+        enter_s: float,
+        exit_s: float,
+        *,
+        name: str = "sleep",
+        enter_j: float | None = None,
+        exit_j: float | None = None,
+        after_s: float | None = None,
+    ) -> "SleepState":
+        """Create a state of a device that draws `idle_w`, above `power_w`, when awake.
+
+        By default both transitions draw idle power, and the state is entered after its break-even
+        time: the idle time in which sleeping takes as much energy as staying awake. No schedule
+        without knowledge of the future has a smaller worst case than twice the least energy.
+        """
+        enter_j = idle_w * enter_s if enter_j is None else enter_j
+        exit_j = idle_w * exit_s if exit_j is None else exit_j
+        extra_j = enter_j + exit_j - power_w * (enter_s + exit_s)
+        even_s = max(extra_j / (idle_w - power_w), enter_s + exit_s)
+        return cls(
+            name, power_w, enter_s, exit_s, enter_j, exit_j, even_s if after_s is None else after_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class GpuType:
     """GPU type of the cluster.
 
@@ -103,6 +150,7 @@ class GpuType:
         exchange_w: power of a GPU while it only exchanges gradients; None for its power at rest.
         exchange_hop_s: time that each hop adds to an exchange of gradients
             (`predict.prediction.Placement`).
+        sleeps: power-down states of an idle GPU, by `after_s`; used by policies that sleep.
     """
 
     name: str
@@ -112,6 +160,7 @@ class GpuType:
     link_bytes_s: float | None = None
     exchange_w: float | None = None
     exchange_hop_s: float = 0.0
+    sleeps: tuple[SleepState, ...] = ()
 
     @property
     def tdp_w(self) -> float:
@@ -130,6 +179,7 @@ class NodeGroup:
     Attributes:
         host_w: constant power of one node in addition to its GPUs.
         host_busy_w_per_gpu: additional power of host and memory for each busy GPU.
+        sleeps: power-down states of a node without a job, by `after_s`.
     """
 
     name: str
@@ -138,6 +188,7 @@ class NodeGroup:
     gpus_per_node: int
     host_w: float = 0.0
     host_busy_w_per_gpu: float = 0.0
+    sleeps: tuple[SleepState, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -196,6 +247,23 @@ class Cluster:
             sum(g.nodes * g.gpus_per_node for g in self.groups if g.type_name == kind.name)
             for kind in self.types
         )
+
+    @property
+    def can_sleep(self) -> bool:
+        """True if a GPU or node has a power-down state."""
+        return any(each.sleeps for each in self.types) or any(each.sleeps for each in self.groups)
+
+    @cached_property
+    def resting_w(self) -> tuple[float, ...]:
+        """Power of a GPU that is idle for long, by type: in its deepest state, or its node's."""
+        found = []
+        for kind in self.types:
+            watts = [kind.idle_w, *(state.power_w for state in kind.sleeps)]
+            groups = [each for each in self.groups if each.type_name == kind.name]
+            if all(each.sleeps for each in groups):
+                watts.append(max(each.sleeps[-1].power_w / each.gpus_per_node for each in groups))
+            found.append(min(watts))
+        return tuple(found)
 
     def gpus_per_node(self, type_index: int) -> int:
         """Return the GPUs of the largest node of a type: the most that a job gets within a node."""

@@ -1,6 +1,6 @@
 """Cluster files: their schema, reading them, and the shipped clusters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -19,7 +19,14 @@ from wattloop.hardware.gpus import Gpu, gpu_named, variant_assumed
 from wattloop.predict.cap_curve import static_power
 from wattloop.predict.node import DISPATCH_CORES, NodeParts, node_prediction, typical_node
 from wattloop.predict.prediction import Prediction
-from wattloop.schedule.cluster.cluster import Cluster, Failures, GpuType, NodeGroup, Outage
+from wattloop.schedule.cluster.cluster import (
+    Cluster,
+    Failures,
+    GpuType,
+    NodeGroup,
+    Outage,
+    SleepState,
+)
 from wattloop.schedule.yaml_model import (
     BytesPerSecond,
     Count,
@@ -85,6 +92,28 @@ class FailuresSpec(StrictModel):
         return self
 
 
+class SleepSpec(StrictModel):
+    """Power-down state of idle GPUs, or of nodes without a job."""
+
+    name: Annotated[str, Field(min_length=1)] = "sleep"
+    power_w: Watts
+    enter_s: Annotated[Seconds, Field(alias="enter")]
+    exit_s: Annotated[Seconds, Field(alias="exit")]
+    enter_j: Annotated[float | None, Field(ge=0)] = None
+    exit_j: Annotated[float | None, Field(ge=0)] = None
+    after_s: Annotated[Seconds | None, Field(alias="after")] = None
+
+    @model_validator(mode="after")
+    def _energy_takes_time(self) -> "SleepSpec":
+        for name, joules, lasts_s in (
+            ("enter", self.enter_j, self.enter_s),
+            ("exit", self.exit_j, self.exit_s),
+        ):
+            if joules and not lasts_s:
+                raise ValueError(f"{name}_j is {joules:g} J in no time; give {name} a duration")
+        return self
+
+
 class GroupSpec(StrictModel):
     """Group of identical nodes."""
 
@@ -100,6 +129,8 @@ class GroupSpec(StrictModel):
     link_bytes_s: BytesPerSecond | None = None
     exchange_w: Annotated[float | str | None, BeforeValidator(_limit)] = None
     exchange_hop_s: Annotated[Seconds, Field(le=10, alias="exchange_hop")] = 0.0
+    gpu_sleep: list[SleepSpec] = Field(default_factory=list)
+    node_sleep: list[SleepSpec] = Field(default_factory=list)
 
     @model_validator(mode="before")
     @classmethod
@@ -225,8 +256,10 @@ class _Site:
             self.faults.append(((*place, "name" if group.name else "gpu"), said))
             return
         host_w, busy_w = self._host(group, kind, name)
+        awake_w = host_w + group.gpus_per_node * kind.idle_w
+        sleeps = self._sleeps(group.node_sleep, awake_w, (*place, "node_sleep"))
         self.groups[name] = NodeGroup(
-            name, kind.name, group.nodes, group.gpus_per_node, host_w, busy_w
+            name, kind.name, group.nodes, group.gpus_per_node, host_w, busy_w, sleeps
         )
 
     def _type(self, group: GroupSpec, gpu: Gpu, place: Place) -> GpuType | None:
@@ -252,6 +285,7 @@ class _Site:
         kind = GpuType(
             *(name, gpu, idle_w, limit_w, group.link_bytes_s, exchange_w),
             exchange_hop_s=group.exchange_hop_s,
+            sleeps=self._sleeps(group.gpu_sleep, idle_w, (*place, "gpu_sleep")),
         )
         if self.types.setdefault(name, kind) != kind:
             said = (
@@ -267,6 +301,31 @@ class _Site:
         if assumed:
             self.sources[f"{name}.gpu"] = assumed
         return kind
+
+    def _sleeps(
+        self, states: Sequence[SleepSpec], idle_w: float, place: Place
+    ) -> tuple[SleepState, ...]:
+        """Return the states by depth: a deeper one draws less, and is entered later."""
+        found: list[SleepState] = []
+        for number, state in enumerate(states):
+            above_w = found[-1].power_w if found else idle_w
+            if state.power_w >= above_w:
+                said = f"{state.power_w:g} W is not below the {above_w:g} W of the state before"
+                self.faults.append(((*place, number, "power_w"), said))
+                return ()
+            ladder = SleepState.of(
+                idle_w,
+                state.power_w,
+                state.enter_s,
+                state.exit_s,
+                **state.model_dump(include={"name", "enter_j", "exit_j", "after_s"}),
+            )
+            if found and ladder.after_s < found[-1].after_s + found[-1].enter_s:
+                said = f"is entered after {ladder.after_s:g} s, before the state above it is"
+                self.faults.append(((*place, number, "after_s"), f"{said}; give a longer 'after'"))
+                return ()
+            found.append(ladder)
+        return tuple(found)
 
     def _limit_w(self, group: GroupSpec, gpu: Gpu, place: Place) -> float | None:
         limit = group.limit_w

@@ -6,7 +6,7 @@ from heapq import heappush
 from operator import index
 
 from wattloop.core.errors import ImpossibleAction
-from wattloop.schedule.actions import Action, Preempt, Recap, Start, Wake
+from wattloop.schedule.actions import Action, Preempt, Recap, Resize, Start, Wake
 from wattloop.schedule.engine.event_log import PENDING, EventKind
 from wattloop.schedule.engine.execution import Execution
 from wattloop.schedule.policies.base import Policy
@@ -71,6 +71,8 @@ class Decisions:
         world, view = self._world, self.view
         view.now_s = now_s
         view.power_w = world.ledger.power_w + world.expected_w
+        if world.sleepers is not None:  # a budget leaves room for all GPUs to wake up
+            view.power_w += world.sleepers.saved_w
         started_at_s = time.perf_counter()
         actions: object = self.policy.decide(view)
         self.policy_s += time.perf_counter() - started_at_s
@@ -141,8 +143,8 @@ class Decisions:
                     return f"job {action.job} has done its work"
                 world.stop(now_s, segment, EventKind.PREEMPT)
                 return ""
-            if isinstance(action, Recap):
-                return self._recap(now_s, index(action.job), index(action.option))
+            if isinstance(action, Recap | Resize):
+                return self._change(now_s, action)
             if isinstance(action, Wake):
                 if not now_s < action.at_s < float("inf"):
                     return f"it is {now_s:g} s, and a later time was expected"
@@ -155,8 +157,8 @@ class Decisions:
             return "jobs and options are whole numbers, times are seconds"
         return "is not an action"
 
-    def _recap(self, now_s: float, job: int, option: int) -> str:
-        world = self._world
+    def _change(self, now_s: float, action: Recap | Resize) -> str:
+        world, job, option = self._world, index(action.job), index(action.option)
         segment = world.running.get(job)
         if segment is None:
             return f"job {job} does not run"
@@ -166,9 +168,18 @@ class Decisions:
         if not 0 <= option < len(choices):
             return f"job {job} has {len(choices)} options"
         old, new = choices[segment.option], choices[option]
-        if new.shape != old.shape or new.step_work != old.step_work:
-            return f"option {option} differs from option {segment.option} by more than its cap"
-        world.recap(now_s, segment, option)
+        is_same = new.shape == old.shape and new.step_work == old.step_work
+        if isinstance(action, Recap):
+            if not is_same:
+                return f"option {option} differs from option {segment.option} by more than its cap"
+            world.recap(now_s, segment, option)
+            return ""
+        if world.settings.preemption.resize_s is None:
+            return "jobs cannot be resized here; give engine.preemption a resize time"
+        if is_same:
+            return f"option {option} differs from option {segment.option} by its cap at most"
+        if not world.resize(now_s, segment, option):
+            return f"the GPUs of option {option} are not free"
         return ""
 
     def _refuse(self, now_s: float, job: int, why: str) -> None:

@@ -22,10 +22,11 @@ class EventKind(IntEnum):
     NODE_UP = 6
     REFUSE = 7
     INTERRUPT = 8
+    RESIZE = 9
 
 
 class Event(NamedTuple):
-    """Event; `detail` is the option of a start or recap, or the node of a node event (job -1)."""
+    """Event; `detail` is an option, or the node of a node event, whose job is -1."""
 
     time_s: float
     what: EventKind

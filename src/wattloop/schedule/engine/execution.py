@@ -14,7 +14,9 @@ from wattloop.schedule.engine.job_segment import JobSegment, Neighbours
 from wattloop.schedule.engine.machines import Machines, Nodes
 from wattloop.schedule.engine.power_ledger import PowerLedger
 from wattloop.schedule.engine.settings import EngineSettings
+from wattloop.schedule.engine.sleep import Sleepers, WakeUp
 from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions, Shape
+from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.queue import JobQueue
@@ -29,6 +31,7 @@ class Accounts:
         energy_j: energy of its GPUs during its allocations, up to its last stop.
         wasted_j: part of that energy for lost work and restarts.
         preemptions, interruptions: stops by the policy, and by failed nodes.
+        resizes: moves to other GPUs or another batch.
         busy_gpu_s: allocated GPU seconds by GPU type.
     """
 
@@ -40,6 +43,7 @@ class Accounts:
         self.gpu_s = array("d", [0.0]) * jobs
         self.preemptions = array("l", [0]) * jobs
         self.interruptions = array("l", [0]) * jobs
+        self.resizes = array("l", [0]) * jobs
         self.busy_gpu_s = [0.0] * types
 
 
@@ -152,6 +156,7 @@ class Execution:
         truth: oracle of true time and power.
         oracle: oracle of the policy's estimates.
         settings: settings of the simulation.
+        sleeps: idle GPUs and nodes use their power-down states.
     """
 
     def __init__(
@@ -161,6 +166,8 @@ class Execution:
         truth: Oracle,
         oracle: Oracle,
         settings: EngineSettings,
+        *,
+        sleeps: bool = False,
     ) -> None:
         self.cluster, self.jobs, self.settings = cluster, jobs, settings
         self.oracle = oracle
@@ -174,6 +181,10 @@ class Execution:
         self.queue = JobQueue(jobs, oracle, [each.idle_w for each in cluster.types])
         self.running: dict[int, JobSegment] = {}
         self.heap: list[Entry] = []
+        self.sleepers: Sleepers | None = None
+        if sleeps:
+            self.sleepers = Sleepers(cluster, self.machines, self.ledger, self.heap)
+            self.machines.order = self.sleepers
         self._versions: dict[int, int] = {}
         self.kind = self.queue.kind_of
         self._user: list[int] = jobs.user.tolist()
@@ -198,19 +209,66 @@ class Execution:
 
     def start(self, now_s: float, job: int, option: int) -> bool:
         """Start a waiting job; return False, with nothing changed, if its GPUs are not free."""
-        kind = self.kind[job]
-        shape, power_w, sample_s, estimated_s, step_work, idle_w = self.choices[kind][option]
-        nodes = self.machines.take_if_free(shape)
+        nodes = self.machines.take_if_free(self.choices[self.kind[job]][option].shape)
         if nodes is None:
             return False
         work = self.queue.remove(job)
         started_s = self.accounts.started_s
-        trains_from_s, version = now_s + self._start_latency_s, 0
+        restart_s, version = 0.0, 0
         if started_s[job] == started_s[job]:  # not NaN: it has started before
-            trains_from_s += self._rules.restart_s
+            restart_s = self._rules.restart_s
             version = self._versions.pop(job)
         else:
             started_s[job] = now_s
+        self.log.pending.append((now_s, START, job, option))
+        self._begin(now_s, job, option, nodes, work, restart_s, version)
+        return True
+
+    def resize(self, now_s: float, segment: JobSegment, option: int) -> bool:
+        """Continue a job on other GPUs; return False, with nothing changed, if none are free."""
+        job, resize_s = segment.job, self._rules.resize_s
+        assert resize_s is not None  # `Decisions` has refused it
+        if not self._fits_instead(segment, self.choices[self.kind[job]][option].shape):
+            return False
+        kept = segment.whole_steps_at(now_s, self._rules)
+        self.accounts.wasted_j[job] += segment.loss_at(now_s, self._rules, kept).energy_j
+        self.accounts.resizes[job] += 1
+        if now_s < segment.works_from_s:
+            power_w = self.choices[self.kind[job]][segment.option].power_w
+            self.expected_w -= power_w - segment.power_w
+        self._release(now_s, segment)
+        nodes = self.machines.take(self.choices[self.kind[job]][option].shape)
+        self.log.add(now_s, EventKind.RESIZE, job, option)
+        left = segment.work_at_start - kept
+        self._begin(now_s, job, option, nodes, left, resize_s, segment.version + 1)
+        return True
+
+    def _fits_instead(self, segment: JobSegment, shape: Shape) -> bool:
+        """Return True if a shape is free once a job has left its GPUs."""
+        machines = self.machines
+        plan = FreeGpus([[len(nodes) for nodes in each] for each in machines.nodes_with])
+        for node, mask in segment.nodes:
+            free = machines.free_mask[node].bit_count()
+            plan.give(segment.type_index, mask.bit_count(), free)
+        return plan.fits(shape)
+
+    def _begin(
+        self,
+        now_s: float,
+        job: int,
+        option: int,
+        nodes: Nodes,
+        work: float,
+        restart_s: float,
+        version: int,
+    ) -> None:
+        """Run a job on GPUs that were taken for it."""
+        kind = self.kind[job]
+        shape, power_w, sample_s, estimated_s, step_work, idle_w = self.choices[kind][option]
+        trains_from_s = now_s + self._start_latency_s + restart_s
+        wake = None if self.sleepers is None else self.sleepers.take(now_s, nodes)
+        if wake is not None:
+            trains_from_s += wake.time_s
         if self._has_factors:
             estimated_s *= self._share(job, kind, option)
         estimated_s *= work
@@ -234,14 +292,13 @@ class Execution:
         )
         if version:
             segment.version = version
-        if self._start_latency_s:
-            self._delay_work(segment, idle_w)
+        if self._start_latency_s or wake is not None:
+            self._delay_work(segment, idle_w, wake)
         else:
             self.ledger.power_w += power_w - idle_w
         if self._has_busy_hosts:
             self.ledger.add_host_w(self._hosts_w(nodes))
         self.use.start(self._user[job], gpus, now_s)
-        self.log.pending.append((now_s, START, job, option))
         if self._neighbours is not None:
             self._change_speeds(now_s, self._neighbours.join(segment, self.running))
         end_s = trains_from_s + work * sample_s
@@ -251,7 +308,6 @@ class Execution:
             self._push_end(end_s, job, version)
         else:
             heappush(self.heap, (end_s, END, job, version))
-        return True
 
     def begin_work(self, now_s: float, segment: JobSegment) -> None:
         """Begin the work of a job after its start latency."""
@@ -325,6 +381,8 @@ class Execution:
             return False
         if is_up:
             self.outages.end(now_s, node)
+            if self.sleepers is not None:
+                self.sleepers.move_node(now_s, node, is_up=True)
         else:
             for job in self._neighbours.on(node) if self._neighbours is not None else ():
                 segment = self.running[job]
@@ -333,6 +391,8 @@ class Execution:
                     self.accounts.finished_s[job] = segment.since_s  # the end of its work
                 else:
                     self.stop(now_s, segment, EventKind.INTERRUPT)
+            if self.sleepers is not None:
+                self.sleepers.move_node(now_s, node, is_up=False)
             self.outages.begin(now_s, node)
         self.log.add(now_s, EventKind.NODE_UP if is_up else EventKind.NODE_DOWN, -1, node)
         return True
@@ -346,6 +406,8 @@ class Execution:
         running, ledger, accounts = self.running, self.ledger, self.accounts
         del running[job]
         self.machines.give(segment.nodes)
+        if self.sleepers is not None:
+            self.sleepers.give(now_s, segment.nodes)
         if self._has_busy_hosts:
             ledger.add_host_w(-self._hosts_w(segment.nodes))
         if running:
@@ -383,11 +445,17 @@ class Execution:
         else:
             heappush(self.heap, (end_s, END, segment.job, segment.version))
 
-    def _delay_work(self, segment: JobSegment, idle_w: float) -> None:
-        """Allocate GPUs that idle until the job works."""
-        self.expected_w += segment.power_w - idle_w
-        segment.power_w = idle_w
-        segment.works_from_s = begin_s = segment.started_s + self._start_latency_s
+    def _delay_work(self, segment: JobSegment, idle_w: float, wake: WakeUp | None) -> None:
+        """Allocate GPUs that wake up, and idle, until the job works."""
+        delay_s, waiting_w = self._start_latency_s, idle_w
+        if wake is not None:
+            waiting_w = (idle_w * delay_s + wake.power_w * wake.time_s) / (delay_s + wake.time_s)
+            delay_s += wake.time_s
+            segment.waiting_w = waiting_w
+        self.expected_w += segment.power_w - waiting_w
+        self.ledger.power_w += waiting_w - idle_w
+        segment.power_w = waiting_w
+        segment.works_from_s = begin_s = segment.started_s + delay_s
         heappush(self.heap, (begin_s, WORK_BEGIN, segment.job, segment.version))
 
     def _push_end(self, end_s: float, job: int, version: int) -> None:

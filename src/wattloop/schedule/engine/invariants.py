@@ -76,6 +76,11 @@ class Invariants:
                 had += mask.bit_count()
             if had != segment.gpus:
                 self._broken(f"job {job} has {had} GPUs instead of {segment.gpus}")
+        for node, mask in enumerate(machines.free_mask):
+            if world.sleepers is None or not machines.is_up[node]:
+                continue
+            if world.sleepers.idle_mask(node) != mask:
+                self._broken(f"idle GPUs of node {node} are not its free ones")
         for node, mask in enumerate(seen):
             if mask != (1 << machines.sizes[node]) - 1:
                 self._broken(f"GPUs of node {node} are neither free nor used")
@@ -104,10 +109,15 @@ class Invariants:
                 busy = machines.sizes[node] - free
                 host_w += group.host_w + busy * group.host_busy_w_per_gpu
                 idle_w += free * cluster.types[machines.node_type[node]].idle_w
+                if world.sleepers is not None:
+                    saved = world.sleepers.saved(world.ledger.now_s, node)
+                    host_w, idle_w = host_w - saved.host_w, idle_w - saved.gpus_w
         now_s, active_w = world.ledger.now_s, 0.0
         for job, each in world.running.items():
             choice = world.choices[world.kind[job]][each.option]
-            active_w += choice.power_w if each.is_at_work(now_s) else choice.idle_w
+            rests_w = choice.idle_w if each.waiting_w is None else each.waiting_w
+            rests_w = choice.idle_w if each.is_ending else rests_w
+            active_w += choice.power_w if each.is_at_work(now_s) else rests_w
         return _Parts(active_w, idle_w, host_w, cluster.network_w)
 
     def _power_and_energy(self) -> None:

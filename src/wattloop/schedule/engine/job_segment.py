@@ -26,6 +26,7 @@ class JobSegment(RunningJob):
         energy_j: energy of this segment; `restart_j` is its part before training.
         version: number of changes of its end; older ends in the heap are void.
         works_from_s: end of its start latency, during which its GPUs idle.
+        waiting_w: power of its GPUs before it works, if they have to wake up.
         is_ending: its work is done, and its GPUs idle during the end latency.
     """
 
@@ -40,6 +41,7 @@ class JobSegment(RunningJob):
     restart_j: float = field(default=0.0, init=False)
     version: int = field(default=0, init=False)
     works_from_s: float = field(default=-math.inf, init=False)
+    waiting_w: float | None = field(default=None, init=False)
     is_ending: bool = field(default=False, init=False)
 
     @property
@@ -75,15 +77,19 @@ class JobSegment(RunningJob):
             return 0.0
         if rules.keeps is Keeps.CHECKPOINTS:
             return self._saved_at(now_s, rules)
+        return self.whole_steps_at(now_s, rules)
+
+    def whole_steps_at(self, now_s: float, rules: Preemption) -> float:
+        """Return the samples of this segment without those of the current iteration."""
         done = self.done_at(now_s, rules)
         # tolerance: a rounding error must not lose an iteration
         return min(math.floor(done / self.step_work + 1e-9) * self.step_work, done)
 
-    def loss_at(self, now_s: float, rules: Preemption) -> PreemptionLoss:
+    def loss_at(self, now_s: float, rules: Preemption, kept: float | None = None) -> PreemptionLoss:
         """Return the loss of a stop: lost work with its share of the energy, and restarts."""
         done = self.done_at(now_s, rules)
         energy_j, restart_j = self.energy_at_j(now_s), self.restart_at_j(now_s)
-        lost = max(done - self.kept_at(now_s, rules), 0.0)
+        lost = max(done - (self.kept_at(now_s, rules) if kept is None else kept), 0.0)
         share = lost / done if done > 0.0 else 1.0
         return PreemptionLoss(lost, restart_j + (energy_j - restart_j) * share)
 

@@ -1,5 +1,9 @@
 """Free GPUs of every node, their allocation, and job kinds that can never run."""
 
+from collections.abc import Iterable
+from functools import partial
+from typing import Protocol
+
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import PlacementOptions, Shape
 from wattloop.schedule.free_gpus import FreeGpus
@@ -9,15 +13,27 @@ Nodes = tuple[tuple[int, int], ...]
 """(node, bit mask of its GPUs), in the order of allocation."""
 
 
+class GpuOrder(Protocol):
+    """Order in which nodes and GPUs that are equal for a placement are allocated."""
+
+    def most_awake(self, nodes: Iterable[int]) -> int: ...
+
+    def without(self, node: int, mask: int, gpus: int) -> int: ...
+
+
 class Machines:
     """Nodes of a cluster; GPUs of a node are bits of a mask.
 
     Nodes are grouped by their number of free GPUs, which is enough to choose one. Policies see the
     counts in `free`. The engine does not read them, so a policy that changes them misleads only
     itself.
+
+    Attributes:
+        order: which of equal GPUs are allocated first; by default the lowest numbers.
     """
 
     def __init__(self, cluster: Cluster) -> None:
+        self.order: GpuOrder | None = None
         self.node_type = cluster.node_types
         self.sizes = [group.gpus_per_node for group in cluster.node_groups]
         self.free_mask = [(1 << size) - 1 for size in self.sizes]
@@ -52,7 +68,7 @@ class Machines:
                 break
         else:
             return self._take_several(shape) if spread or gpus >= len(nodes_with) else None
-        node, _ = nodes_with[had].popitem()
+        node = self._pop(nodes_with[had])
         nodes_with[had - gpus][node] = None
         free = self.free
         counts = free.nodes_with[type_index]
@@ -60,7 +76,10 @@ class Machines:
         counts[had - gpus] += 1
         free.by_type[type_index] -= gpus
         mask = self.free_mask[node]
-        rest = mask & (mask - 1) if gpus == 1 else _without(mask, gpus)
+        if self.order is not None:
+            rest = self.order.without(node, mask, gpus)
+        else:
+            rest = mask & (mask - 1) if gpus == 1 else _without(mask, gpus)
         self.free_mask[node] = rest
         return ((node, mask ^ rest),)
 
@@ -80,6 +99,13 @@ class Machines:
                 counts[before] -= 1
                 counts[after] += 1
                 free.by_type[type_index] += after - before
+
+    def _pop(self, nodes: dict[int, None]) -> int:
+        """Remove and return the next of equal nodes."""
+        if self.order is None:
+            return nodes.popitem()[0]
+        del nodes[node := self.order.most_awake(nodes)]
+        return node
 
     def set_down(self, node: int) -> None:
         """Take a node down; its jobs have been stopped."""
@@ -109,11 +135,12 @@ class Machines:
             return None
         taken = []
         for had in plan.take(shape):
-            node, _ = nodes_with[had].popitem()
+            node = self._pop(nodes_with[had])
             part = min(had, left)
             left -= part
             mask = self.free_mask[node]
-            self.free_mask[node] = rest = _without(mask, part)
+            order = _without if self.order is None else partial(self.order.without, node)
+            self.free_mask[node] = rest = order(mask, part)
             nodes_with[had - part][node] = None
             counts = self.free.nodes_with[type_index]
             counts[had] -= 1

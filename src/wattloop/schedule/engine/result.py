@@ -39,10 +39,13 @@ class SimulationResult:
         energy_j: energy of each job's GPUs during its allocations.
         wasted_j: part of that energy for lost work and restarts.
         preemptions, interruptions: stops of each job by the policy, and by failed nodes.
+        resizes: moves of each job to other GPUs or another batch.
         active_j, idle_j, host_j, network_j: the cluster's energy by consumer.
         carbon_g, cost: None without a carbon intensity or price of electricity.
         power_times_s, power_w: power of the whole cluster, each value from its time on.
         busy_gpu_s, down_gpu_s: allocated and failed GPU seconds by GPU type.
+        asleep_gpu_s: GPU seconds in power-down states by GPU type; empty for a policy that does
+            not use them. `wakes` counts the starts that had to wait for a GPU to wake up.
         never: jobs that can never run -> why.
         refused: impossible actions of the policy (the first hundred); `refusals` counts all.
         wall_s, policy_s: real duration of the simulation, and the policy's part of it.
@@ -60,6 +63,7 @@ class SimulationResult:
     gpu_s: Floats
     preemptions: NDArray[np.int64]
     interruptions: NDArray[np.int64]
+    resizes: NDArray[np.int64]
     active_j: float
     idle_j: float
     host_j: float
@@ -82,6 +86,8 @@ class SimulationResult:
     policy_s: float
     ended: SimulationEnd = SimulationEnd.DONE
     left: Mapping[int, str] = field(default_factory=dict)
+    asleep_gpu_s: tuple[float, ...] = ()
+    wakes: int = 0
 
     @property
     def total_j(self) -> float:

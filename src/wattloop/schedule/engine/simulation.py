@@ -21,6 +21,7 @@ from wattloop.schedule.engine.invariants import Invariants
 from wattloop.schedule.engine.machines import why_never
 from wattloop.schedule.engine.result import SimulationEnd, SimulationResult
 from wattloop.schedule.engine.settings import EngineSettings
+from wattloop.schedule.engine.sleep import SLEEP
 from wattloop.schedule.estimates.oracle import Oracle
 from wattloop.schedule.jobs.table import JobTable, remove_caps
 from wattloop.schedule.policies.base import Policy
@@ -28,7 +29,7 @@ from wattloop.schedule.policies.power_budget import Headroom
 from wattloop.schedule.step_function import StepFunction
 from wattloop.schedule.view import ClusterView
 
-MAGIC = b"wattloop simulation 4\n"
+MAGIC = b"wattloop simulation 5\n"
 DIGEST_BYTES = hashlib.sha256().digest_size
 # Order of events at the same time: ends of jobs first (0), so that their GPUs are free for the
 # others; then changes of nodes and rates, arrivals, and last the policy.
@@ -61,7 +62,15 @@ class Simulation:
             jobs = remove_caps(jobs)
         self.settings = settings or EngineSettings()
         _check_input(cluster, jobs, self.settings)
-        self.world = Execution(cluster, jobs, truth, oracle or truth, self.settings)
+        if policy.sleeps and not cluster.can_sleep:
+            raise ConfigError(
+                f"policy {policy.name}: cluster {cluster.name} has no power-down states; give its "
+                "groups gpu_sleep or node_sleep (docs/clusters.md)"
+            )
+        world = Execution(
+            cluster, jobs, truth, oracle or truth, self.settings, sleeps=policy.sleeps
+        )
+        self.world = world
         self.decisions = Decisions(policy, self.world)
         self._invariants = Invariants(self.world) if self.settings.checks else None
         kinds = enumerate(jobs.kinds)
@@ -121,6 +130,7 @@ class Simulation:
             gpu_s=gpu_s,
             preemptions=np.array(accounts.preemptions, dtype=np.int64),
             interruptions=np.array(accounts.interruptions, dtype=np.int64),
+            resizes=np.array(accounts.resizes, dtype=np.int64),
             active_j=active_j,
             idle_j=ledger.idle_j(active_j),
             host_j=ledger.host_j,
@@ -135,6 +145,8 @@ class Simulation:
             power_w=np.array(ledger.powers_w),
             busy_gpu_s=tuple(busy_gpu_s),
             down_gpu_s=tuple(world.outages.gpu_s(now_s)),
+            asleep_gpu_s=() if world.sleepers is None else world.sleepers.asleep_gpu_s(now_s),
+            wakes=0 if world.sleepers is None else world.sleepers.wakes,
             never=dict(self.never),
             refused=tuple(decisions.refused),
             refusals=decisions.refusals,
@@ -246,6 +258,10 @@ class Simulation:
         elif what == RATES:
             self.world.ledger.change_rates(now_s)
             self._push_rate_change(now_s)
+        elif what == SLEEP:
+            assert self.world.sleepers is not None  # which made this event
+            self.world.sleepers.update(now_s, about)
+            return False
         elif what == WAKE:
             self.decisions.wakes.discard(now_s)
         elif what in (WORK_BEGIN, WORK_END):

@@ -8,7 +8,10 @@ from numpy.typing import NDArray
 
 from wattloop.schedule.engine.event_log import EventKind
 from wattloop.schedule.engine.machines import Machines
+from wattloop.schedule.engine.power_ledger import PowerLedger
 from wattloop.schedule.engine.result import SimulationResult
+from wattloop.schedule.engine.settings import EngineSettings
+from wattloop.schedule.engine.sleep import Sleepers
 from wattloop.schedule.estimates.oracle import Oracle
 
 Floats = NDArray[np.float64]
@@ -64,6 +67,7 @@ ENDS = {
     EventKind.FINISH: "finished",
     EventKind.PREEMPT: "preempted",
     EventKind.INTERRUPT: "node died",
+    EventKind.RESIZE: "resized",
 }
 
 
@@ -72,7 +76,7 @@ class GpuAllocation(NamedTuple):
 
     Attributes:
         node, gpu: number of the node, and of the GPU within it.
-        end: `finished`, `preempted`, `node died` or `still running`.
+        end: `finished`, `preempted`, `node died`, `resized` or `still running`.
     """
 
     job: int
@@ -88,23 +92,32 @@ def gpu_allocations(result: SimulationResult, truth: Oracle) -> list[GpuAllocati
 
     `truth` is the simulation's oracle, for the shape of each option.
     """
-    machines = Machines(result.cluster)
+    machines, sleepers = Machines(result.cluster), None
+    if result.asleep_gpu_s:  # GPUs that sleep are allocated last
+        ledger = PowerLedger(result.cluster, EngineSettings())
+        sleepers = machines.order = Sleepers(result.cluster, machines, ledger, [])
     shapes = [truth.options(kind).shapes() for kind in result.jobs.kinds]
     kinds = result.jobs.kind.tolist()
     held: dict[int, tuple[float, tuple[tuple[int, int], ...]]] = {}
     found: list[GpuAllocation] = []
     for event in result.log:
-        if event.what is EventKind.START:
-            nodes = machines.take(shapes[kinds[event.job]][event.detail])
-            held[event.job] = (event.time_s, nodes)
-        elif event.what in ENDS:
+        now_s = event.time_s
+        if event.what in ENDS:
             begin_s, nodes = held.pop(event.job)
             machines.give(nodes)
-            found += _of(event.job, nodes, begin_s, event.time_s, ENDS[event.what])
-        elif event.what is EventKind.NODE_DOWN:
-            machines.set_down(event.detail)
-        elif event.what is EventKind.NODE_UP:
-            machines.set_up(event.detail)
+            if sleepers is not None:
+                sleepers.give(now_s, nodes)
+            found += _of(event.job, nodes, begin_s, now_s, ENDS[event.what])
+        if event.what in (EventKind.START, EventKind.RESIZE):
+            nodes = machines.take(shapes[kinds[event.job]][event.detail])
+            held[event.job] = (now_s, nodes)
+            if sleepers is not None:
+                sleepers.take(now_s, nodes)
+        elif event.what in (EventKind.NODE_DOWN, EventKind.NODE_UP):
+            is_up = event.what is EventKind.NODE_UP
+            (machines.set_up if is_up else machines.set_down)(event.detail)
+            if sleepers is not None:
+                sleepers.move_node(now_s, event.detail, is_up=is_up)
     for job, (begin_s, nodes) in held.items():
         found += _of(job, nodes, begin_s, result.end_s, "still running")
     return found

@@ -52,6 +52,8 @@ class Metrics:
         preemptions, interruptions: stops by the policy, and by failed nodes.
         utilisation: GPU type -> share of its GPU seconds with a job, failures left out.
         carbon_kg, cost: None without a carbon intensity or price of electricity.
+        resizes: moves of running jobs to other GPUs or another batch.
+        asleep_share: share of all GPU seconds in power-down states; None if the policy uses none.
         event_hash: hash of all events, equal for equal simulations.
     """
 
@@ -94,6 +96,8 @@ class Metrics:
     refusals: int
     event_hash: str
     wall_s: float
+    resizes: int = 0
+    asleep_share: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -151,6 +155,10 @@ def metrics_of(result: SimulationResult) -> Metrics:
         refusals=result.refusals,
         event_hash=result.event_hash,
         wall_s=result.wall_s,
+        resizes=int(result.resizes.sum()),
+        asleep_share=sum(result.asleep_gpu_s) / (result.cluster.gpus * result.end_s)
+        if result.asleep_gpu_s and result.end_s
+        else None,
     )
 
 

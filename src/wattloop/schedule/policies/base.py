@@ -21,6 +21,9 @@ class Policy(ABC):
     sets_caps: bool = False
     """Chooses power caps. Other policies see only placements with the highest cap."""
 
+    sleeps: bool = False
+    """Idle GPUs and nodes use the cluster's power-down states; parameter `sleep` of any policy."""
+
     @abstractmethod
     def decide(self, view: ClusterView) -> Sequence[Action]:
         """Return actions in the order of their execution."""

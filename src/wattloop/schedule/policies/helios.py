@@ -15,7 +15,12 @@ from wattloop.schedule.policies.charon import look_s, preempt_for_budget
 from wattloop.schedule.policies.node_plan import NodePlan
 from wattloop.schedule.policies.packing import share, weight
 from wattloop.schedule.policies.power_budget import ABOVE_IDLE, Headroom, pack
-from wattloop.schedule.policies.recaps import Urgent, choose_caps, lower_caps
+from wattloop.schedule.policies.recaps import (
+    Urgent,
+    choose_caps,
+    choose_sizes,
+    lower_caps,
+)
 from wattloop.schedule.policies.time_value import (
     gpu_worth,
     joule_price,
@@ -158,6 +163,8 @@ class Helios(AuraChronos):
         age_weight_per_s: W_age.
         fairness: exponent of a user's share of GPU seconds over the mean share; 0 for none.
         most_preemptions, patience: as in AuraChronos.
+        resize: move running jobs to GPUs on which their remaining work costs less, where the
+            engine lets jobs be resized.
     """
 
     name = "helios"
@@ -171,6 +178,7 @@ class Helios(AuraChronos):
         most_preemptions: int = 2,
         patience: float = 0.5,
         max_delay: float | str | None = None,
+        resize: bool = False,
     ) -> None:
         super().__init__(age_weight_per_s, most_preemptions, patience)
         self.max_delay = None if max_delay is None else share("max_delay", max_delay)
@@ -178,6 +186,7 @@ class Helios(AuraChronos):
             time_value = FAST
         self.time_value = weight("time_value", time_value)
         self.fairness = weight("fairness", fairness)
+        self.resize = resize
         self._worth: tuple[Cluster, tuple[float, ...]] | None = None
         self._rescue_deadline_s = math.inf
 
@@ -207,6 +216,8 @@ class Helios(AuraChronos):
         has_budget = math.isfinite(view.budget_w.at(view.now_s))
         may_raise = not (has_budget and waiting and view.free.total)
         objective = self._objective(view, waiting, value)
+        if self.resize and (moves := choose_sizes(view, objective, headroom)):
+            return [*moves, *patience.wakes]
         urgent = Urgent(partial(_runs_tight, view), self._urgent_objective(view))
         recaps = choose_caps(view, objective, headroom, urgent=urgent, may_raise=may_raise)
         return [*recaps, *patience.wakes]
@@ -248,6 +259,8 @@ class Helios(AuraChronos):
         if self._worth is None or self._worth[0] is not view.cluster:
             self._worth = view.cluster, gpu_worth(view.cluster)
         delay = self.max_delay if waiting <= 0 else 0.0
+        # GPUs that the only job leaves idle fall asleep; those of a busy cluster get the next job.
+        is_empty = waiting <= 0 and not view.running
         return time_value(
             self.time_value if value is None else value,
             waiting_level(waiting),
@@ -256,6 +269,7 @@ class Helios(AuraChronos):
             worth=self._worth[1],
             exact=view.time_error == 0,
             max_delay=None if self.max_delay is None else delay,
+            resting_w=view.cluster.resting_w if self.sleeps and is_empty else (),
         )
 
 

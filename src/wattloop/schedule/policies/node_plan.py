@@ -172,17 +172,18 @@ class NodePlan:
         chosen: list[tuple[float, int]] = []
         for found in allowed:
             chosen.append(found)
-            if self._fits_without([job for _, job in chosen], shape):
+            if self.fits_without([job for _, job in chosen], shape):
                 break
         else:
             return None
         for found in sorted(chosen, reverse=True):
             rest = [job for _, job in chosen if job != found[1]]
-            if self._fits_without(rest, shape):
+            if self.fits_without(rest, shape):
                 chosen.remove(found)
         return Victims(tuple(job for _, job in chosen), sum(lost_j for lost_j, _ in chosen))
 
-    def _fits_without(self, jobs: Iterable[int], shape: Shape) -> bool:
+    def fits_without(self, jobs: Iterable[int], shape: Shape) -> bool:
+        """Return True if a placement fits once some running jobs have left their GPUs."""
         free, more = self._view.free.copy(), dict[int, int]()
         for job in jobs:
             running = self._view.running[job]

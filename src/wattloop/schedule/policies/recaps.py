@@ -1,4 +1,4 @@
-"""Power caps of running jobs: moved to the least cost, or lowered to keep a budget."""
+"""Caps and GPUs of running jobs: moved to the least cost, or lowered to keep a budget."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,8 +7,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.schedule.actions import Action, Recap
+from wattloop.schedule.actions import Action, Recap, Resize
 from wattloop.schedule.objectives import PlacementObjective
+from wattloop.schedule.policies.node_plan import NodePlan
 from wattloop.schedule.policies.power_budget import Headroom, worst_w
 from wattloop.schedule.queue import JobQueue
 from wattloop.schedule.view import ClusterView, RunningJob
@@ -103,6 +104,65 @@ def lower_caps(view: ClusterView, over_w: float) -> tuple[list[Action], float]:
             found[job] = saved_w, option
             left_w -= saved_w
     return [Recap(job, option) for job, (_, option) in found.items()], left_w
+
+
+LEAST_GAIN = 0.05
+"""Share of its remaining cost that a job must save by a resize: estimates are not exact."""
+
+
+def choose_sizes(
+    view: ClusterView, objective: PlacementObjective, headroom: Headroom
+) -> list[Action]:
+    """Move the running job that gains most to other GPUs, if its gain exceeds the cost of moving.
+
+        cost there x (1 + resize time / time there) < (1 - LEAST_GAIN) x cost here
+
+    Costs are those of the remaining work. One job moves at a time: the policy is asked again.
+    """
+    resize_s, plan = view.preemption.resize_s, NodePlan(view)
+    if resize_s is None or not view.free.total:
+        return []
+    best: tuple[float, Resize] | None = None
+    for job, running in view.running.items():
+        if running.is_done:
+            continue
+        unit = view.queue.estimates_for(job, 1.0)
+        left_s = running.expected_end_s - view.now_s
+        work = left_s / max(float(unit.time_s[running.option]), 1e-12)
+        if left_s <= resize_s or work > running.work_at_start:
+            continue
+        cost, time_s = objective.cost(unit) * work, unit.time_s * work
+        same = view.queue.shape_of(job) == view.queue.shape_of(job)[running.option]
+        here = float(cost[same].min())
+        there = cost * (1 + resize_s / np.maximum(time_s, 1e-9))
+        wanted = np.flatnonzero((there < (1 - LEAST_GAIN) * here) & ~same)
+        for option in wanted[np.argsort(there[wanted], kind="stable")].tolist():
+            gain = here - float(there[option])
+            if best is not None and gain <= best[0]:
+                break
+            shape = view.queue.options(job).shape(option)
+            if not plan.fits_without([job], shape):
+                continue
+            if _keeps(view, running, option, resize_s + float(time_s[option]), headroom):
+                best = gain, Resize(job, option)
+                break
+    return [] if best is None else [best[1]]
+
+
+def _keeps(
+    view: ClusterView, running: RunningJob, option: int, lasts_s: float, headroom: Headroom
+) -> bool:
+    """Return True if a running job keeps its deadline and the budget on another placement."""
+    end_s = view.now_s + lasts_s * (1 + view.time_error)
+    if view.now_s <= float(view.jobs.deadline_s[running.job]) < end_s:
+        return False
+    estimates = view.queue.estimates_for(running.job, 1.0)
+    worst = float(worst_w(view, view.queue.options(running.job), estimates)[option])
+    idle_w = [each.idle_w for each in view.cluster.types]
+    options = view.queue.options(running.job)
+    added_w = worst - int(options.gpus[option]) * idle_w[int(options.type_index[option])]
+    left_w = max(running.power_w - running.gpus * idle_w[running.type_index], 0.0)
+    return added_w - left_w <= headroom.until_w(end_s)
 
 
 def _best(

@@ -96,7 +96,8 @@ def policy_from(given: str | Mapping[str, Any]) -> Policy:
             raise ConfigError(f"policy {name}: give its {key}, as {name}{{{key}: VALUE}}")
     try:
         values = {key: _value(key, value, defaults[key]) for key, value in parameters.items()}
-        policy = kind(**values)
+        policy = kind(**{key: value for key, value in values.items() if key != "sleep"})
+        policy.sleeps = values.get("sleep", kind.sleeps)
     except (ConfigError, TypeError, ValueError) as error:
         raise ConfigError(f"policy {name}: {error}") from None
     policy.name = policy.name if name in POLICIES else _own_name(name, policy)
@@ -202,7 +203,7 @@ def _defaults(kind: type[Policy]) -> dict[str, Any]:
     """Return the parameters of a policy and their defaults; `empty` for required ones."""
     known = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     found = inspect.signature(kind).parameters.values()
-    return {each.name: each.default for each in found if each.kind in known}
+    return {**{each.name: each.default for each in found if each.kind in known}, "sleep": False}
 
 
 def _value(key: str, value: Any, default: Any) -> Any:

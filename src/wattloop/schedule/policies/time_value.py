@@ -106,6 +106,7 @@ def time_value(
     worth: tuple[float, ...] = (),
     exact: bool = False,
     max_delay: float | None = None,
+    resting_w: tuple[float, ...] = (),
 ) -> PlacementObjective:
     """Return the objective for a queue of this length on a cluster of this size.
 
@@ -118,12 +119,17 @@ def time_value(
         exact: estimates are exact and need no smoothing.
         max_delay: choose the cap of least energy that takes at most this share longer than full
             power, instead of the cap of least cost.
+        resting_w: power of a GPU of each type that no job uses, by its index; by default idle
+            power.
     """
 
     def cost(estimates: Estimates) -> Floats:
         seen = estimates if exact else smooth(estimates)
         full = full_batch(estimates.options)
-        above_w = np.maximum(seen.power_w - seen.idle_w, 0.0)
+        idle_w = seen.idle_w
+        if resting_w:
+            idle_w = np.array(resting_w)[estimates.options.type_index] * seen.gpus
+        above_w = np.maximum(seen.power_w - idle_w, 0.0)
         w = np.array(worth)[estimates.options.type_index] if worth else 1.0
         others = WAITING_PRICE * w * waiting**WAITING_EXPONENT * seen.gpus / gpus
         second_w = value * _fastest_w(seen, above_w, full) * (np.sqrt(w) + others)
@@ -135,7 +141,7 @@ def time_value(
 
     name = (
         f"time value {value:g} waiting {waiting:g} gpus {gpus} price {price:g} worth {worth} "
-        f"exact {exact} max delay {max_delay}"
+        f"exact {exact} max delay {max_delay} resting {resting_w}"
     )
     return PlacementObjective(name, cost, degree=1)
 

@@ -29,6 +29,7 @@ class PreemptionSpec(StrictModel):
     period_s: Annotated[PositiveSeconds | None, Field(alias="period")] = None
     cost_s: Annotated[Seconds, Field(alias="cost")] = 0.0
     restart_s: Annotated[Seconds, Field(alias="restart")] = 0.0
+    resize_s: Annotated[Seconds | None, Field(alias="resize")] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -53,6 +54,7 @@ class PreemptionSpec(StrictModel):
             checkpoint_period_s=float("inf") if self.period_s is None else self.period_s,
             checkpoint_cost_s=self.cost_s,
             restart_s=self.restart_s,
+            resize_s=self.resize_s,
         )
 
 

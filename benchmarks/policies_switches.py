@@ -1,0 +1,109 @@
+"""Helios with its switches, next to Pollux with the same, and the bound of each.
+
+    python benchmarks/policies_switches.py [--seeds 50] [--quick] [--json FILE]
+
+The thesis's scenario on GPUs that can sleep (`thesis-sleep`). Nothing was chosen on these seeds.
+"""
+
+from collections.abc import Sequence
+
+from bars import Bar, Page, Table, arguments, publish
+from policies_energy_bound import least_kwh
+from policies_runs import Case, Found, mean, miss_percent, run_all
+from wattloop.schedule.scenarios.file import load_scenario
+
+RATES = (0.001, 0.002, 0.003, 0.005)
+PLAIN, ASLEEP = "pollux", "pollux{sleep: true}"
+SLEEP, RESIZE = "helios{sleep: true}", "helios{resize: true, sleep: true}"
+POLICIES = (PLAIN, ASLEEP, "helios", SLEEP, RESIZE)
+ASKED = {0.001: 25.0, 0.002: 25.0, 0.003: 25.0, 0.005: 15.0}
+ELASTIC = {"keeps": "nothing", "resize": "30 s"}
+TEXT = """
+The thesis's cluster (8 A100, 8 H100) for 10 hours, {seeds} seeds, estimates off by up to 10%, on
+the cluster `thesis-sleep`: an idle GPU sleeps at 5 W after 15 s, and a job waits 10 s for it to
+wake. **These states are assumed**: no maker publishes them for such boards
+([cluster files](../clusters.md#power-down-states)). Savings are against Pollux on GPUs that never
+sleep. `pollux{{sleep: true}}` shows the part that sleeping has alone; the rest is Helios'.
+`resize: true` may also move running jobs, for 30 s each. Least possible: the linear program of
+`benchmarks/policies_energy_bound.py`, with jobs that wait for ever, divide freely and wake GPUs at
+once. Helios' settings were chosen on seeds from 1000 on.
+"""
+
+
+def main() -> int:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--seeds", type=int, default=50)
+    args = parser.parse_args()
+    seeds = range(2 if args.quick else args.seeds)
+    cases = {(name, rate): case(name, rate) for name in POLICIES for rate in RATES}
+    found = run_all(list(cases.values()), dict.fromkeys(cases.values(), seeds))
+    bars = bars_of(found, cases)
+    tables = [by_rate(found, cases, seeds)]
+    text = TEXT.format(seeds=len(seeds))
+    title = "Helios' switches: sleep and resize"
+    publish(Page("policies_switches", title, bars, tables, text, ("wattloop", "scipy")), args)
+    return 0
+
+
+def case(policy: str, rate: float) -> Case:
+    changes = {"jobs.generate.rate_per_s": rate}
+    if "resize" in policy:
+        changes |= {f"engine.preemption.{key}": value for key, value in ELASTIC.items()}
+    return Case(policy, "thesis-sleep", "", tuple(sorted(changes.items())))
+
+
+def bars_of(found: Found, cases: dict[tuple[str, float], Case]) -> list[Bar]:
+    bars = []
+    for rate in RATES:
+        base, ours = found[cases[PLAIN, rate]], found[cases[SLEEP, rate]]
+        saved = {
+            name: 100
+            * (1 - mean(found[cases[name, rate]], "energy_kwh") / mean(base, "energy_kwh"))
+            for name in (SLEEP, ASLEEP, "helios")
+        }
+        longer = 100 * (mean(ours, "jct_mean_s") / mean(base, "jct_mean_s") - 1)
+        others = {"pollux asleep": saved[ASLEEP], "helios awake": saved["helios"]}
+        bars += [
+            Bar(f"saving_{rate:g}", saved[SLEEP], "%", ASKED[rate], others, at_least=True),
+            Bar(f"jct_{rate:g}", longer, "% longer", 15),
+            Bar(f"misses_{rate:g}", miss_percent(ours), "%", 1, {"pollux": miss_percent(base)}),
+        ]
+    return bars
+
+
+def by_rate(found: Found, cases: dict[tuple[str, float], Case], seeds: Sequence[int]) -> Table:
+    rows = []
+    for rate in RATES:
+        base = found[cases[PLAIN, rate]]
+        for name in POLICIES:
+            ours = found[cases[name, rate]]
+            energy, jct = mean(ours, "energy_kwh"), mean(ours, "jct_mean_s")
+            rows.append([
+                f"{rate:g}", name, f"{mean(ours, 'throughput_per_h'):.2f}", f"{energy:.1f} kWh",
+                f"{100 * (energy / mean(base, 'energy_kwh') - 1):+.1f}%",
+                f"{mean(ours, 'idle_kwh'):.2f} kWh", f"{jct:.0f} s",
+                f"{100 * (jct / mean(base, 'jct_mean_s') - 1):+.1f}%",
+                f"{miss_percent(ours):.1f}%", f"{mean(ours, 'resizes'):.1f}",
+            ])  # fmt: skip
+        for label, sleeps in (("least possible, awake", False), ("least possible, asleep", True)):
+            kwh = least(found[cases[PLAIN, rate]], cases[PLAIN, rate], seeds, sleeps=sleeps)
+            share = f"{100 * (kwh / mean(base, 'energy_kwh') - 1):+.1f}%"
+            rows.append([f"{rate:g}", label, "", f"{kwh:.1f} kWh", share, "", "", "", "", ""])
+    head = ["rate", "policy", "jobs/h", "energy", "against Pollux", "idle", "mean JCT", "longer",
+            "misses", "resizes"]  # fmt: skip
+    return Table("Sleeping and resizing", head, rows)
+
+
+def least(pollux: Sequence[object], of: Case, seeds: Sequence[int], *, sleeps: bool) -> float:
+    """Least energy for as many jobs as Pollux got done, mean over seeds."""
+    scenario, total = load_scenario(of.scenario, dict(of.changes)), 0.0
+    for metrics, seed in zip(pollux, seeds, strict=True):
+        world = scenario.world(seed)
+        share = metrics.jobs_done / max(metrics.jobs, 1)  # type: ignore[attr-defined]
+        parts = (world.jobs, share, world.cluster, world.truth, world.settings.horizon_s)
+        total += least_kwh(*parts, sleeps=sleeps)
+    return total / len(seeds)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
