@@ -202,7 +202,8 @@ def test_the_philly_cluster_has_the_sizes_of_phillys_machine_list() -> None:
 
 def test_every_shipped_cluster_loads_and_says_where_its_figures_come_from() -> None:
     """What is counted, or why not."""
-    assert list(shipped_clusters()) == ["philly", "thesis", "thesis-as-published", "thesis-hosts"]
+    ours = ["philly", "thesis", "thesis-as-published", "thesis-hosts", "thesis-sleep"]
+    assert list(shipped_clusters()) == ours
     for name, description in shipped_clusters().items():
         sources = load_cluster(name).sources
         assert description
@@ -213,3 +214,30 @@ def test_every_shipped_cluster_loads_and_says_where_its_figures_come_from() -> N
 def test_power_while_exchanging_lies_between_rest_and_the_limit(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"500 W is not between the .* and the limit of 300 W"):
         read(tmp_path, f"groups:\n  - {{{GROUP}, exchange_w: 500}}\n")
+
+
+def test_power_down_states_are_read_with_their_defaults(tmp_path: Path) -> None:
+    """Transitions at idle power, entered after the break-even time; powers go down."""
+    states = "idle_w: 50, gpu_sleep: [{power_w: 10, enter: 5 s, exit: 10 s}]"
+    cluster = read(tmp_path, f"groups:\n  - {{{GROUP}, {states}}}\n")
+    (state,) = cluster.types[0].sleeps
+    assert (state.enter_j, state.exit_j, state.after_s) == (250.0, 500.0, pytest.approx(15.0))
+    assert cluster.can_sleep
+    assert cluster.resting_w == (10.0,)
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        ("[{power_w: 60, enter: 1, exit: 1}]", "60 W is not below the 50 W"),
+        ("[{power_w: 10, enter: 0, exit: 1, enter_j: 5}]", "enter_j is 5 J in no time"),
+        ("[{power_w: 10, enter: 1}]", "exit"),
+        (
+            "[{power_w: 10, enter: 9, exit: 1, after: 30}, {power_w: 5, enter: 1, exit: 1}]",
+            "before the state above it is; give a longer 'after'",
+        ),
+    ],
+)
+def test_impossible_power_down_states_are_refused(tmp_path: Path, states: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read(tmp_path, f"groups:\n  - {{{GROUP}, idle_w: 50, gpu_sleep: {states}}}\n")

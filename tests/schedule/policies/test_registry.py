@@ -107,7 +107,10 @@ def test_a_policy_that_derives_from_ours_is_not_taken_for_it(mine: str) -> None:
         ("", "no policy is named; known are fifo, "),
         ("zeus,zeus", "policy zeus is given twice"),
         ("pollux{age: 1}", "policy pollux: unknown parameter 'age'; "),
-        ("fifo{age: 1}", "policy fifo: unknown parameter 'age'; it has none"),
+        ("fifo{age: 1}", "policy fifo: unknown parameter 'age'; "),
+        ("pollux{sleep: 60}", "sleep is 60; write true or false"),
+        ("selene{delay: soon}", "delay is soon; give a time such as 6 h"),
+        ("helios{delay: -1 h}", "delay is -1 h; give a time such as 6 h"),
         ("pollux{age_weight: many}", "age_weight is 'many'; give a number"),
         ("pollux{age_weight: true}", "age_weight is True; give a number"),
         ("pollux{age_weight: .nan}", "age_weight is nan; give a number"),
@@ -164,5 +167,5 @@ def test_the_list_says_what_each_does_and_takes() -> None:
     cards = {card.name: card for card in policy_cards()}
     assert list(cards) == list(POLICIES)
     assert cards["zeus"].formula == "score = min(P T^2) / (1 + W_age (now - arrival))."
-    assert cards["pollux"].parameters == {"age_weight": 1.0}
+    assert cards["pollux"].parameters == {"age_weight": 1.0, "sleep": False}
     assert all(card.summary.endswith(".") and card.formula for card in cards.values())

@@ -27,9 +27,10 @@ def examples(page: str) -> list[dict[str, object]]:
 
 
 def test_the_example_cluster_is_one() -> None:
-    """Both blocks: the cluster, and its failures in detail."""
-    cluster, failures = examples(CLUSTERS)
+    """The blocks: the cluster, its power-down states, and its failures in detail."""
+    cluster, sleepy, failures = examples(CLUSTERS)
     assert cluster_from(cluster).gpus == 48
+    assert cluster_from(sleepy).can_sleep
     FailuresSpec.model_validate(failures["failures"])
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from wattloop.schedule.actions import Action, Preempt, Start, Wake
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.objectives import TIME, Estimates, PlacementObjective
-from wattloop.schedule.policies.aurachronos import AuraChronos, ExpectedPlacement, options_in_time
+from wattloop.schedule.policies.aurachronos import ExpectedPlacement, options_in_time
 from wattloop.schedule.policies.charon import look_s, preempt_for_budget
 from wattloop.schedule.policies.node_plan import NodePlan
 from wattloop.schedule.policies.packing import share, weight
@@ -21,6 +21,7 @@ from wattloop.schedule.policies.recaps import (
     choose_sizes,
     lower_caps,
 )
+from wattloop.schedule.policies.selene import DelayedJobs, delay_seconds
 from wattloop.schedule.policies.time_value import (
     gpu_worth,
     joule_price,
@@ -142,7 +143,7 @@ FIT_WEIGHT, LEAST_FIT = 4, 0.5
 """Exponent of the ratio of a job's cost here to that elsewhere, and the least ratio."""
 
 
-class Helios(AuraChronos):
+class Helios(DelayedJobs):
     """cost = (p (P - P_idle) + v P_ref (w^(1/2) + c w n^(3/4) k / K)) T.
 
     score = cost x (cost / cost on other GPU types)^4 x fairness / (1 + W_age age).
@@ -165,6 +166,7 @@ class Helios(AuraChronos):
         most_preemptions, patience: as in AuraChronos.
         resize: move running jobs to GPUs on which their remaining work costs less, where the
             engine lets jobs be resized.
+        delay: longest delay of a job for a lower carbon intensity or price, as in Selene.
     """
 
     name = "helios"
@@ -179,6 +181,7 @@ class Helios(AuraChronos):
         patience: float = 0.5,
         max_delay: float | str | None = None,
         resize: bool = False,
+        delay: float | str = "0 s",
     ) -> None:
         super().__init__(age_weight_per_s, most_preemptions, patience)
         self.max_delay = None if max_delay is None else share("max_delay", max_delay)
@@ -187,6 +190,7 @@ class Helios(AuraChronos):
         self.time_value = weight("time_value", time_value)
         self.fairness = weight("fairness", fairness)
         self.resize = resize
+        self.delay_s = delay_seconds(delay)
         self._worth: tuple[Cluster, tuple[float, ...]] | None = None
         self._rescue_deadline_s = math.inf
 
@@ -205,8 +209,8 @@ class Helios(AuraChronos):
 
     def fill(self, view: ClusterView) -> Sequence[Action]:
         """Start jobs; otherwise adapt the caps of running jobs to the queue."""
-        headroom, waiting = Headroom(view), len(view.queue)
-        objective = self._objective(view, waiting - 1)
+        headroom, waiting = Headroom(view), len(view.queue) - len(self._stays)
+        objective = self._objective(view, self._others(view))
         patience = Patience(view, objective, self.time_value, headroom)
         starts, is_short = pack(view, objective, patience.after(self.rank), headroom)
         if starts:
@@ -227,7 +231,7 @@ class Helios(AuraChronos):
         if _is_tight(view, job, estimates, view.now_s):
             objective = self._urgent_objective(view)
         else:
-            objective = self._objective(view, len(view.queue) - 1)
+            objective = self._objective(view, self._others(view))
         cost = objective.cost(estimates)
         keeps = self._headroom.keeps(job, estimates)
         return options_in_time(view, job, estimates, np.where(keeps, cost, np.inf))
@@ -235,7 +239,7 @@ class Helios(AuraChronos):
     def rank(self, view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
         had_gpu_s = view.use.gpu_s(view.now_s) + 1.0
         share = (had_gpu_s / had_gpu_s.mean()) ** self.fairness
-        fit = _fit(view, self._objective(view, len(view.queue) - 1), cost)
+        fit = _fit(view, self._objective(view, self._others(view)), cost)
         return super().rank(view, waiting, cost * fit**FIT_WEIGHT * share[waiting.user])
 
     def _rescue(
@@ -250,8 +254,14 @@ class Helios(AuraChronos):
             return False
         return super()._may_stop_urgent(view, end_s, running)
 
+    def _others(self, view: ClusterView) -> int:
+        """Return the jobs that wait for GPUs next to the one that is placed."""
+        if not self._stays:
+            return len(view.queue) - 1
+        return max(len(view.queue) - len(self._stays) - 1, 0)
+
     def _urgent_objective(self, view: ClusterView) -> PlacementObjective:
-        return self._objective(view, len(view.queue) - 1, max(self.time_value, URGENT))
+        return self._objective(view, self._others(view), max(self.time_value, URGENT))
 
     def _objective(
         self, view: ClusterView, waiting: float, value: float | None = None

@@ -55,6 +55,7 @@ POLICIES: Mapping[str, str] = {
     "aurachronos": "wattloop.schedule.policies.aurachronos:AuraChronos",
     "charon": "wattloop.schedule.policies.charon:Charon",
     "helios": "wattloop.schedule.policies.helios:Helios",
+    "selene": "wattloop.schedule.policies.selene:Selene",
 }
 """Name -> module and class, loaded on use."""
 
