@@ -174,6 +174,7 @@ class KubernetesApi:
         self.tokens = tokens
         self.requests: list[str] = []
         """Method and target of every request, as a proxy would log them."""
+        self.denied: list[str] = []
         self.fault: Callable[[BaseHTTPRequestHandler], bool] | None = None
         """Called before an answer; True when it has answered itself."""
         api = self
@@ -253,6 +254,7 @@ class KubernetesApi:
             return all(word in rule[name] or "*" in rule[name] for name, word in wanted)
 
         if not any(allows(rule) for rule in self.tokens[token]):
+            self.denied.append(f"{verb} {group}/{plural}")
             raise ApiError(403, "Forbidden", f'{plural} is forbidden: cannot {verb} in "{group}"')
 
     def answer(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.control.daemon.conftest import daemon, rig  # noqa: F401 - fixtures of a real daemon
 from tests.fleet.agent.scripted_node import PACKAGE, ScriptedNode, counter
 from tests.support.kubelet import Kubelet, cgroup_of, make_group, remove_group, use_cpu
 from tests.support.kubernetes_api import KubernetesApi, pod

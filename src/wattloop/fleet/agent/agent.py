@@ -437,7 +437,7 @@ class LocalStore(BackgroundThread):
             with open_store(self._context.store) as store:
                 for path in paths:
                     import_journal(store, path, finalize_orphaned_run)
-        except StoreError as error:
+        except (StoreError, ConfigError) as error:
             _log.warning("runs wait in %s: %s", self._context.journals, error)
 
 

@@ -143,6 +143,7 @@ class AgentConfig(_Part):
         slurm_bin: folder of squeue, sinfo and scontrol, where they are not in the path.
         unallocated_hours: after how long a new run is begun for what no job used.
         store: store of finished runs without `deliver`.
+        store_file: file that holds its address, such as a mounted Secret.
         deliver, control: the fleet's server, the control daemon.
         metrics: where to listen for Prometheus: a port, or host:port; nowhere unless given.
         save: rules of the saver of jobs; none runs unless given.
@@ -164,6 +165,7 @@ class AgentConfig(_Part):
     slurm_bin: str = ""
     unallocated_hours: Annotated[float, Field(gt=0, le=24 * 31)] = 24.0
     store: str | None = None
+    store_file: Path | None = None
     metrics: str | None = None
     deliver: DeliverConfig | None = None
     control: ControlConfig | None = None
@@ -252,7 +254,17 @@ class AgentContext:
 
     @property
     def store(self) -> str:
-        """Return the store of finished runs that are not delivered to a server."""
+        """Return the store of finished runs that are not delivered to a server.
+
+        Raises:
+            ConfigError: its file cannot be read.
+        """
+        file = self.config.store_file
+        if file is not None:
+            try:
+                return file.read_text("utf-8").strip()
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"store_file {file}: {type(error).__name__}") from None
         return self.config.store or str(self.folder / "runs.db")
 
     def uptime_s(self) -> float | None:

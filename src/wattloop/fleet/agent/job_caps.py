@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from wattloop.control.daemon.client import LOW_POWER, Client, connect
 from wattloop.control.daemon.job_gpus import JobGpus, write_job_gpus
 from wattloop.control.daemon.protocol import PermissionDenied
-from wattloop.core.errors import WattloopError
+from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.core.files import atomic_write
 from wattloop.core.records import Scope, highest_power_w
 from wattloop.fleet.agent.config import AgentConfig, ControlConfig, SaveConfig
@@ -74,6 +74,7 @@ class JobCaps:
         self._client: Client | None = None
         self._wanted: dict[str, tuple[int, dict[str, Cap]]] = {}
         self._set: dict[str, set[str]] = {}
+        self._changed: set[str] = set()
         self.fault = ""
         """Why caps cannot be set now; empty when they can."""
         self.refusals: dict[str, str] = {}
@@ -95,7 +96,7 @@ class JobCaps:
                 return {}
             wanted = (uid, {f"{gpu}/power_limit": cap for gpu in gpus})
             if self._wanted.get(job, wanted) != wanted:
-                self._set.pop(job, None)  # another cap for the same cards
+                self._changed.add(job)  # another cap for the same cards
             self._wanted[job] = wanted
             return self._apply(job)
         finally:
@@ -144,24 +145,29 @@ class JobCaps:
             if self._client is None:
                 self._client = connect(self._config.socket)
             for lever, cap in settings.items():
-                if lever in self._client.held and lever in self._set.get(job, ()):
+                is_set = lever in self._client.held and lever in self._set.get(job, ())
+                if is_set and job not in self._changed:
                     continue
                 change = self._client.set(lever, cap, job=job, uid=uid if uid >= 0 else None)
                 self._set.setdefault(job, set()).add(lever)
                 if isinstance(change.after, float):
                     done[lever.partition("/")[0]] = change.after
-        except PermissionDenied as error:
+        except (PermissionDenied, ConfigError) as error:
+            # for good: its cards are as without a cap, until it asks for another one
             self._lost(f"job {job}: {error}")
             self.refusals[job] = str(error)
-            return done
+            self._restore(job)
+            return {}
         except WattloopError as error:
             self._lost(f"job {job}: {error}")
             return done
+        self._changed.discard(job)
         self.fault = ""
         return done
 
     def _restore(self, job: str) -> None:
         self._wanted.pop(job, None)
+        self._changed.discard(job)
         for lever in sorted(self._set.pop(job, ())):
             try:
                 if self._client is not None and lever in self._client.held:

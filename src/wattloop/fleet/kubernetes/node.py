@@ -41,6 +41,7 @@ KUBELET_PATIENCE_S = 10.0
 UNKNOWN_S = 60.0
 """After so long a container of a pod that the API server does not know is measured by its uid."""
 SCHEDULER = "kubernetes"
+MOST_REFUSALS = 1_000
 _NUMBERED = re.compile(r"(?:gpu-|nvidia|card|virtual-)?(\d{1,3})")
 _log = logging.getLogger("wattloop.agent")
 
@@ -69,6 +70,7 @@ class KubernetesNode:
         self._root = Path(context.config.cgroup_root)
         self._groups: dict[str, ContainerGroup] = {}
         self._gpus: dict[str, int] = {}
+        self._refused: set[tuple[str, str]] = set()
 
     def attach(self, domains: Mapping[str, Domain]) -> None:
         """Learn which identifier belongs to which GPU of this node."""
@@ -158,8 +160,9 @@ class KubernetesNode:
     def refused(self, job: str, why: str) -> None:
         """Log a refused cap, and write an event that `kubectl describe pod` shows."""
         found = self.find(job)
-        if found is None:
+        if found is None or (job, why) in self._refused:
             return
+        self._refused = {*list(self._refused)[-MOST_REFUSALS:], (job, why)}
         pod = found.pod
         _log.warning("cap of pod %s/%s refused: %s", pod.namespace, pod.name, why)
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
