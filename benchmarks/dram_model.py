@@ -176,7 +176,12 @@ def page(points: Sequence[Point], counters: DramCounters, model: dram.Dram, seco
                 "Figure 4.1 here",
                 ("footprint", "model (Wh)", "RAPL (Wh)", "model (W)", "RAPL (W)", "error"),
                 rows,
-            )
+            ),
+            Table(
+                "Expected on the thesis's Intel-2 (16 x 32 GiB)",
+                ("footprint", "model (W)", "RAPL as printed (W)"),
+                expected(),
+            ),
         ],
         TEXT.format(
             seconds=seconds,
@@ -187,6 +192,20 @@ def page(points: Sequence[Point], counters: DramCounters, model: dram.Dram, seco
         packages=("wattloop", "numpy"),
         details={"points": [point._asdict() for point in points]},
     )
+
+
+def expected() -> list[tuple[str, str, str]]:
+    """Model on the machine of figure 4.1, and what its tables say of RAPL there."""
+    modules = [dram.Dimm(32.0)] * 16
+    known = {4: "25.4 idle, 39.6 training on the CPU (table 3.3)"}
+    return [
+        (
+            f"{gib} GiB",
+            f"{dram.dram_power_w(modules, gib / 512):.0f}",
+            known.get(gib, "on the model's curve"),
+        )
+        for gib in FOOTPRINTS_GIB
+    ]
 
 
 def available_gib(host: Host) -> float:

@@ -10,7 +10,7 @@ from tests.support.nvml_stub import NoCompiler, StubNvml
 from wattloop.core.clock import RealClock, VirtualClock
 from wattloop.core.records import Domain, DomainKind, Gap, Scope
 from wattloop.core.settings import Settings
-from wattloop.measure.verify import Observed, Verdict, compare, verify
+from wattloop.measure.verify import Observed, Verdict, compare, verification_report, verify
 from wattloop.meters.base import Context, Meter, Reading
 from wattloop.meters.registry import detect
 
@@ -100,3 +100,18 @@ def test_energy_counter_and_polled_power_of_one_card_agree(tmp_path: Path) -> No
         inventory.close()
     assert [check.domain for check in checks] == ["gpu:0"]
     assert checks[0].verdict is Verdict.AGREE, checks[0].text
+
+
+def test_a_report_has_this_machine_next_to_the_thesis() -> None:
+    """Means and spread over the rounds; powers of tables 3.3 to 3.5 as Wh over seconds."""
+    rounds = [
+        [compare("cpu:0/package", Observed("rapl", "powercap", 100.0, 1.0),
+                 Observed("perf", "perf events", second_j, 1.0))]
+        for second_j in (101.0, 103.0)
+    ]  # fmt: skip
+    text = verification_report(rounds, 2.0)
+    assert "| cpu:0/package | powercap, perf events | 50.00 ± 0.00 | 51.00 ± 0.71 |" in text
+    assert "+2.00% ± 1.41%" in text
+    assert "agree, differ" in text
+    assert "| 3.3, Intel-2 | sleep | package | perf, EA2P | 44.22 | 43.55 | -1.5% |" in text
+    assert "nothing to compare" in verification_report([[], []], 2.0)

@@ -2,11 +2,11 @@
 
     EDP    = E t
     ED2P   = E t^2
+    E2DP   = E^2 t
     EDS(k) = alpha E + beta t,  alpha = (k - 1) / (k E_ref),  beta = 1 / (k t_ref)
 
 EDS(k) is 1 at the reference and accepts to run k times slower for no energy at all: for k = 2 a
-per cent of energy is worth a per cent of time, for k = 1.5 time counts twice as much. Koszczal
-et
+per cent of energy is worth a per cent of time, for k = 1.5 time counts twice as much. Koszczal et
 al. (Euro-Par 2023), after Krzywaniak, Czarnul and Proficz (DEPO, 2022).
 """
 
@@ -40,6 +40,24 @@ def ed2p(point: Point) -> float:
     return point.energy_j * point.time_s**2
 
 
+def e2dp(point: Point) -> float:
+    """Energy-squared-delay product, J^2 s."""
+    return point.energy_j**2 * point.time_s
+
+
+def dcie(pue: float) -> float:
+    """Data center infrastructure efficiency, the inverse of the PUE (thesis 2.1.2.4)."""
+    return 1 / pue
+
+
+def swap(performance: float, power_w: float, space: float) -> float:
+    """Space, wattage and performance: performance / (space x power) (thesis, eq. 2.3).
+
+    `space` is in rack units or square metres, `performance` any rate of a benchmark.
+    """
+    return performance / (space * power_w)
+
+
 def eds(point: Point, reference: Point, k: float) -> float:
     """Energy-delay sum: 1 at the reference."""
     alpha = (k - 1) / (k * reference.energy_j)
@@ -68,6 +86,7 @@ METRICS: Mapping[str, str] = {
     "power": "average power",
     "edp": "energy-delay product",
     "ed2p": "energy-delay-squared product",
+    "e2dp": "energy-squared-delay product",
     "eds": "energy-delay sum, with k",
     "gain_minus_loss": "energy gain minus time loss, against the reference",
 }
@@ -87,6 +106,7 @@ def objective(metric: str, reference: Point, k: float = 2.0) -> Objective:
         "power": lambda point: point.power_w,
         "edp": edp,
         "ed2p": ed2p,
+        "e2dp": e2dp,
         "eds": lambda point: eds(point, reference, k),
         "gain_minus_loss": lambda point: -gain_minus_loss_pct(point, reference),
     }

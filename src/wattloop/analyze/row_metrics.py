@@ -1,4 +1,4 @@
-"""EDP, ED2P, EDS(k), energy gain and gain minus loss of every row against one of them."""
+"""EDP, ED2P, E2DP, EDS(k), energy gain and gain minus loss of every row against one of them."""
 
 import math
 from statistics import fmean
@@ -7,6 +7,7 @@ import numpy as np
 
 from wattloop.accounting.metrics import (
     Point,
+    e2dp,
     ed2p,
     edp,
     eds,
@@ -102,6 +103,7 @@ COSTS = {
     "power_w": "power (W)",
     "edp_js": "EDP (J s)",
     "ed2p_js2": "ED2P (J s2)",
+    "e2dp_j2s": "E2DP (J2 s)",
 }
 GAINS = {
     "energy_gain_pct": "energy gain (%)",
@@ -122,6 +124,7 @@ def _metrics(
         "power_w": point.power_w,
         "edp_js": edp(point),
         "ed2p_js2": ed2p(point),
+        "e2dp_j2s": e2dp(point),
     }
     if base is None:
         return own | compared

@@ -4,6 +4,7 @@
 
 from collections.abc import Sequence
 
+from wattloop.accounting.metrics import swap
 from wattloop.bench.idle import IdleByThreads
 from wattloop.bench.result import KernelResult
 from wattloop.bench.roofline import roofline
@@ -55,8 +56,10 @@ def kernels_table(results: Sequence[KernelResult]) -> Table:
     return table if scope == "gpu" else table.without("burst", "MHz")
 
 
-def frameworks_table(results: Sequence[KernelResult]) -> Table:
+def frameworks_table(results: Sequence[KernelResult], space: float | None = None) -> Table:
     """Table 3.17 of the thesis: time, energy and power of GPU and host, by framework.
+
+    With the `space` of the machine in rack units or square metres also its SWaP (eq. 2.3).
 
     The thesis gives whole programs; these are per run, so that frameworks with different numbers
     of runs can be compared.
@@ -74,15 +77,24 @@ def frameworks_table(results: Sequence[KernelResult]) -> Table:
             _number(r.gflops),
             _number(r.gb_s),
             _number(r.gflops_per_w()),
+            _swap(r, space),
         )
         for r in sorted(results, key=lambda r: (r.backend, r.style, r.threads))
         if r.ok
     ]
     headers = (
         "framework", "bench", "style", "time", "GPU J", "CPU J", "GPU W", "CPU W", "GFLOPS",
-        "GB/s", "GFLOPS/W",
+        "GB/s", "GFLOPS/W", "SWaP",
     )  # fmt: skip
-    return Table.of(headers, rows, "Frameworks side by side, per run (thesis, table 3.17)")
+    table = Table.of(headers, rows, "Frameworks side by side, per run (thesis, table 3.17)")
+    return table if space else table.without("SWaP")
+
+
+def _swap(result: KernelResult, space: float | None) -> str:
+    power_w = result.power_w()
+    if not space or not result.gflops or not power_w:
+        return UNKNOWN
+    return _number(swap(result.gflops, power_w, space))
 
 
 def csv_table(results: Sequence[KernelResult]) -> ExportTable:

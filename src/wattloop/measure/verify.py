@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import combinations
-from typing import Any
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
 from wattloop.core.clock import Clock
 from wattloop.core.records import Domain
+from wattloop.core.table import UNKNOWN
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.meters.base import Meter
 
@@ -147,3 +149,96 @@ def _systematic_j(domain: Domain, energy_j: float, duration_s: float) -> float:
 
 def _period_s(feed: MeterStream) -> float:
     return max((d.update_period_s for d in feed.domains), default=0.0)
+
+
+class PublishedPair(NamedTuple):
+    """Two tools on one workload, as a table of the thesis has them; time is of each tool's run."""
+
+    table: str
+    machine: str
+    load: str
+    domain: str
+    first_wh: float
+    first_s: float
+    second_wh: float
+    second_s: float
+
+
+PERF, CODECARBON = "perf, EA2P", "CodeCarbon, EA2P"
+PUBLISHED = (
+    PublishedPair("3.3", "Intel-2", "sleep", "package", 2.254, 183.508, 2.181, 180.272),
+    PublishedPair("3.3", "Intel-2", "sleep", "dram", 1.290, 183.508, 1.270, 180.272),
+    PublishedPair("3.3", "Intel-2", "CPU training", "package", 28.592, 445.236, 28.252, 438.333),
+    PublishedPair("3.3", "Intel-2", "CPU training", "dram", 4.899, 445.236, 4.825, 438.333),
+    PublishedPair("3.3", "Intel-2", "GPU training", "package", 1.627, 68.40, 1.229, 52.50),
+    PublishedPair("3.3", "AMD-1", "sleep", "package", 4.781, 185.105, 4.650, 180.503),
+    PublishedPair("3.3", "AMD-1", "CPU training", "package", 45.580, 574.215, 45.293, 557.021),
+    PublishedPair("3.4", "Intel-1", "sleep", "gpu", 0.987, 181.931, 0.824, 180.706),
+    PublishedPair("3.4", "Intel-1", "GPU training", "gpu", 2.077, 67.993, 2.047, 67.757),
+    PublishedPair("3.5", "Intel-1", "sleep", "package", 0.149, 180.029, 0.149, 180.192),
+    PublishedPair("3.5", "Intel-1", "sleep", "psys", 0.520, 180.029, 0.520, 180.192),
+    PublishedPair("3.5", "Intel-1", "CPU training", "cores", 3.715, 1476.905, 3.696, 1478.121),
+    PublishedPair("3.5", "Intel-1", "CPU training", "package", 5.949, 1476.905, 5.952, 1478.121),
+    PublishedPair("3.5", "Intel-1", "CPU training", "psys", 12.001, 1476.905, 13.488, 1478.121),
+)
+"""Tables 3.3 to 3.5 of the thesis. Powers are compared: the two tools ran for different times."""
+STEADY = "over five runs they spread by up to 1.4% in energy and 1.6% in time (table 3.6)"
+
+
+def verification_report(rounds: Sequence[Sequence[MeterComparison]], seconds: float) -> str:
+    """Return Markdown: sources of this machine over all rounds, next to what the thesis found."""
+    here = []
+    for checks in zip(*rounds, strict=True):
+        found = [c.difference for c in checks if c.difference is not None]
+        powers = [
+            [o.energy_j / seconds for o in (getattr(c, side) for c in checks) if o.energy_j]
+            for side in ("first", "second")
+        ]
+        allowed = [c.allowed for c in checks if c.allowed is not None]
+        last = checks[-1]
+        here.append(
+            (
+                last.domain,
+                f"{last.first.source}, {last.second.source}",
+                *(_mean(p, "{:.2f}") for p in powers),
+                _mean(found, "{:+.2%}"),
+                f"{fmean(allowed):.2%}" if allowed else UNKNOWN,
+                ", ".join(sorted({c.verdict.value for c in checks})),
+            )
+        )
+    thesis = []
+    for one in PUBLISHED:
+        first_w, second_w = (
+            3_600 * wh / lasted_s
+            for wh, lasted_s in ((one.first_wh, one.first_s), (one.second_wh, one.second_s))
+        )
+        tools = CODECARBON if one.table == "3.4" else PERF
+        where = (f"{one.table}, {one.machine}", one.load, one.domain, tools)
+        thesis.append(
+            (*where, f"{first_w:.2f}", f"{second_w:.2f}", f"{second_w / first_w - 1:+.1%}")
+        )
+    headers = ("domain", "sources", "first (W)", "second (W)", "apart", "allowed", "verdict")
+    expected = ("table", "load", "domain", "tools", "first (W)", "second (W)", "apart")
+    none = "No domain is offered by two meters here, so there is nothing to compare."
+    return "\n\n".join(
+        (
+            "# Two sources of one domain",
+            f"{len(rounds)} rounds of {seconds:g} s at the load of the moment: mean ± standard "
+            "deviation. Make one report of the idle machine and one while it trains.",
+            _markdown(headers, here) if here else none,
+            f"What the thesis found on its machines; {STEADY}:",
+            _markdown(expected, thesis) + "\n",
+        )
+    )
+
+
+def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _mean(values: Sequence[float], form: str) -> str:
+    if not values:
+        return UNKNOWN
+    spread = f" ± {form.replace('+', '').format(stdev(values))}" if len(values) > 1 else ""
+    return form.format(fmean(values)) + spread

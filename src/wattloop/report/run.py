@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from wattloop.accounting.metrics import dcie
 from wattloop.cap.savings import format_interval, format_kwh, format_percent, run_saving
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
@@ -118,7 +119,9 @@ def grid_facts(accounting: Mapping[str, Any]) -> Facts | None:
         )
     facility = accounting.get("facility") or {}
     if facility.get("energy_j") is not None:
-        said = [f"PUE {facility['pue']:g}"] if facility.get("pue") else []
+        said = []
+        if facility.get("pue"):
+            said.append(f"PUE {facility['pue']:g}, DCiE {dcie(facility['pue']):.0%}")
         said += [str(facility["provenance"])] if facility.get("provenance") else []
         facts.append(Fact("From the grid", format_energy(facility["energy_j"]), "; ".join(said)))
     if accounting.get("carbon_g") is not None:

@@ -126,6 +126,7 @@ LABELS = {
     "gain_minus_loss": "Energy gain minus time loss",
     "edp": "EDP",
     "ed2p": "ED2P",
+    "e2dp": "E2DP",
 }
 ENERGY, TIME, EDP = ComparedMetric("energy"), ComparedMetric("time"), ComparedMetric("edp")
 GAIN_MINUS_LOSS = ComparedMetric("gain_minus_loss")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from wattloop.accounting.metrics import Point, ed2p, edp, eds
+from wattloop.accounting.metrics import Point, e2dp, ed2p, edp, eds
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import kwh_from_joules
 
@@ -78,6 +78,7 @@ OBJECTIVES: Mapping[str, str] = {
     "time": "least time",
     "edp": "energy-delay product",
     "ed2p": "energy-delay-squared product",
+    "e2dp": "energy-squared-delay product",
     "eds": "energy-delay sum against the default configuration, with k",
     "cost": "electricity, and machine time where it has a price",
     "carbon": "carbon of the electricity",
@@ -85,6 +86,7 @@ OBJECTIVES: Mapping[str, str] = {
     "sm2": "weighted quality, energy and learning rate (Geißler et al.), with alpha and beta",
     "quality": "best quality, whatever it takes",
 }
+PRODUCTS = {"edp": edp, "ed2p": ed2p, "e2dp": e2dp}
 NEED_QUALITY = frozenset({"quotient", "sm2", "quality"})
 """Objectives that need a quality metric."""
 OPTIONS = ("alpha", "beta", "price_per_kwh", "price_per_hour", "carbon_g_per_kwh")
@@ -198,10 +200,8 @@ class Objective:
         point = Point(trained.time_s, trained.energy_j)
         if name == "quotient":
             return self._against_quotient(trained)
-        if name == "edp":
-            return edp(point)
-        if name == "ed2p":
-            return ed2p(point)
+        if name in PRODUCTS:
+            return PRODUCTS[name](point)
         if name == "eds":
             return eds(point, reference or point, self.k)
         if name == "cost":

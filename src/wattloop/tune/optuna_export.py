@@ -82,7 +82,10 @@ LARGER_IS_BETTER = ("quotient", "quality")
 """Objectives that people maximize although the search minimizes them, where more quality is better;
 SM2's f always is.
 """
-UNITS = {"energy": "J", "time": "s", "edp": "J s", "ed2p": "J s^2", "carbon": "g", "quotient": "/J"}
+UNITS = {
+    **{"energy": "J", "time": "s", "edp": "J s", "ed2p": "J s^2", "e2dp": "J^2 s"},
+    **{"carbon": "g", "quotient": "/J"},
+}
 Listener = Callable[[int, int], None]
 
 

@@ -284,7 +284,7 @@ def stored_quality(facts: dict[str, Any]) -> Quality | None:
 # within one epoch, and the energy of equal epochs and the metric scatter. The error of a sensor is
 # added where it is independent from run to run; that of a shared energy model cancels.
 
-DEGREES = {"energy": 1, "time": 1, "cost": 1, "carbon": 1, "eds": 1, "edp": 2, "ed2p": 3}
+DEGREES = {"energy": 1, "time": 1, "cost": 1, "carbon": 1, "eds": 1, "edp": 2, "ed2p": 3, "e2dp": 3}
 """Objective -> factor of the noise of energy and time."""
 
 

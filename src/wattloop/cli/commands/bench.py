@@ -4,6 +4,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import typer
@@ -41,10 +42,10 @@ from wattloop.store.formats.table_files import write_csv_file as write_csv
 TABLES = ("kernels", "speedups", "frameworks", "idle")
 
 
-def show(record: BenchRecord, wanted: Sequence[str] = ()) -> None:
+def show(record: BenchRecord, wanted: Sequence[str] = (), space: float | None = None) -> None:
     """Print tables to standard output and remarks to standard error."""
     for name in wanted or _usual(record):
-        table = _table(name, record)
+        table = _table(name, record, space)
         if table.rows:
             print_table(table)
             sys.stdout.write("\n")
@@ -140,13 +141,13 @@ def _usual(record: BenchRecord) -> list[str]:
     return [*names, "idle"] if record.idle_by_threads else names
 
 
-def _table(name: str, record: BenchRecord) -> Table:
+def _table(name: str, record: BenchRecord, space: float | None) -> Table:
     if name == "idle":
         return idle_table(record.idle_by_threads)
-    makers = {
+    makers: dict[str, Callable[[Sequence[KernelResult]], Table]] = {
         "kernels": kernels_table,
         "speedups": speedups_table,
-        "frameworks": frameworks_table,
+        "frameworks": partial(frameworks_table, space=space),
     }
     return makers[name](record.results)
 
@@ -299,6 +300,9 @@ def bench(  # noqa: PLR0913 - one parameter per option
     idle: str = option("--idle", "What to subtract: auto, stored, fit, threads, none.", "auto"),
     timeout: float = option("--timeout", "Most seconds for one kernel.", TIMEOUT_S, min=1),
     tables: str = option("--tables LIST", f"Of {','.join(TABLES)}, or all.", ""),
+    space: float | None = option(
+        "--space", "Rack units or m2 of the machine, for SWaP in the table 'frameworks'.", None
+    ),
     listing: bool = option("--list", "Show kernels, sizes and frameworks, and end.", False),
     kept: str | None = option("--show ID", "Show an earlier session; 'last' is the newest.", None),
     csv_file: str | None = file_option("--csv -o FILE", "Write the results as CSV.", None),
@@ -319,7 +323,7 @@ def bench(  # noqa: PLR0913 - one parameter per option
         list_kernels(given.json_file)
         return
     if kept is not None:
-        _give(_kept(settings, kept), wanted, given.json_file, csv_file, figures)
+        _give(_kept(settings, kept), wanted, given.json_file, csv_file, figures, space)
         return
     if idle not in IDLE:
         raise ConfigError(f"--idle {idle}: use {', '.join(IDLE)}")
@@ -334,7 +338,7 @@ def bench(  # noqa: PLR0913 - one parameter per option
         seconds=seconds,
     )
     record = measured(choice, settings, idle, timeout)
-    _give(record, wanted, given.json_file, csv_file, figures)
+    _give(record, wanted, given.json_file, csv_file, figures, space)
     if not any(r.ok for r in record.results):
         raise typer.Exit(USAGE_ERROR)
 
@@ -361,9 +365,10 @@ def _give(
     json_file: str | None,
     csv_file: str | None,
     figures: str | None,
+    space: float | None,
 ) -> None:
     if "-" not in (json_file, csv_file):
-        show(record, wanted)
+        show(record, wanted, space)
     write_json(record.to_dict(), json_file)
     if csv_file is not None:
         write_csv(csv_table(record.results), Target(csv_file, "--csv"))

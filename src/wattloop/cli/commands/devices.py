@@ -7,15 +7,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from wattloop.cli.app import Verb
-from wattloop.cli.options import Config, Devices, JsonFile, Meters, option, settings_of
-from wattloop.cli.output import present, print_rows
+from wattloop.cli.options import (
+    Config,
+    Devices,
+    JsonFile,
+    Meters,
+    file_option,
+    option,
+    settings_of,
+)
+from wattloop.cli.output import present, print_rows, write_text
 from wattloop.cli.progress import counted
 from wattloop.control.lever import LeverState, format_setting
 from wattloop.control.registry import find_levers as levers_here
 from wattloop.core.records import Domain, Provenance
 from wattloop.core.settings import SENSORS
 from wattloop.hardware.host import Host
-from wattloop.measure.verify import DURATION_S, MeterComparison, verify
+from wattloop.measure.verify import DURATION_S, MeterComparison, verification_report, verify
 from wattloop.meters.base import Context, Meter
 from wattloop.meters.registry import Inventory, detect
 from wattloop.meters.visible_gpus import HiddenGpus, gpus_left_out
@@ -246,9 +254,11 @@ def _line(text: str = "") -> None:
 
 
 app = Verb()
+REPORT_ROUNDS = 5
+"""As many as the thesis has repeated its comparisons."""
 
 
-@app.command("devices", example="wattloop devices\nwattloop devices --verify")
+@app.command("devices", example="wattloop devices\nwattloop devices --report verify.md")
 def devices(
     *,
     json_file: JsonFile = None,
@@ -259,6 +269,9 @@ def devices(
         "--seconds", "How long --verify compares.", DURATION_S, min=0.5, max=600
     ),
     everything: bool = option("--all", "Also list what this machine plainly does not have.", False),
+    report: str | None = file_option(
+        "--report FILE.md", "Five rounds of --verify, next to the thesis's tables 3.3-3.6.", None
+    ),
     wanted: Devices = None,
     meters: Meters = None,
     config: Config = None,
@@ -272,7 +285,13 @@ def devices(
     inventory = detect(context)
     try:
         levers = levers_here(context).states()
-        checks = _checks(context, inventory, seconds, json_file) if check else None
+        checks = None
+        if check or report is not None:
+            count = 1 if report is None else REPORT_ROUNDS
+            rounds = [_checks(context, inventory, seconds, json_file) for _ in range(count)]
+            checks = rounds[-1]
+            if report is not None:
+                write_text(verification_report(rounds, seconds), report, "--report")
         hidden = gpus_left_out(context, inventory, os.environ)
         present(
             json_file,

@@ -10,6 +10,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from wattloop.accounting.metrics import dcie
 from wattloop.accounting.summary import cost_of
 from wattloop.cli.output import (
     DOMAIN_HEADERS,
@@ -80,7 +81,9 @@ def _grid(accounting: Mapping[str, Any]) -> Iterator[str]:
     if cost:
         words.append(f"{cost['amount']:.2g} {cost['currency']}")
     if words and facility.get("energy_j") is not None:
-        pue = f" at PUE {facility['pue']:g}" if facility.get("pue") else ""
+        pue = ""
+        if facility.get("pue"):
+            pue = f" at PUE {facility['pue']:g} (DCiE {dcie(facility['pue']):.0%})"
         yield f"grid         {format_energy(facility['energy_j'])}{pue}: {', '.join(words)}"
 
 

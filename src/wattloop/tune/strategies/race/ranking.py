@@ -320,7 +320,7 @@ PROMISE = 0.5
 """Standard deviations of a lead in epochs over the default that do not count."""
 AS_MUCH = 0.02
 """Epochs whose costs differ by less cost the same."""
-SCORED = ("energy", "time", "cost", "carbon", "edp", "ed2p", "eds")
+SCORED = ("energy", "time", "cost", "carbon", "edp", "ed2p", "e2dp", "eds")
 """Objectives that are above 0 and grow with the epochs; others are raced by energy."""
 
 
