@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import warm_start
 from tests.support.power_curves import Constant
 from tests.support.powercap_driver import Driver
 from tests.support.powercap_tree import PowercapTree
@@ -41,14 +42,9 @@ class Machine:
         return [sys.executable, "-m", "wattloop.cli.main", *words]
 
     def wattloop(self, *words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            self.command(*words),
-            env={**self.environment, **variables},
-            cwd=self.folder,
-            capture_output=True,
-            timeout=300,
-            check=False,
-        )
+        environment = {**self.environment, **variables}
+        command = self.command(*words)
+        return warm_start.run(command, env=environment, cwd=self.folder, text=False)
 
     def on_terminal(self, *words: str, columns: int = 80) -> str:
         """What a person at a terminal of so many columns sees on standard output."""

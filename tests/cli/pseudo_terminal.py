@@ -4,13 +4,14 @@ import fcntl
 import os
 import re
 import struct
-import subprocess
 import termios
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
+
+from tests.support import warm_start
 
 __all__ = ["Shown", "in_terminal"]
 
@@ -69,16 +70,9 @@ def in_terminal(
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     variables = {k: v for k, v in environment.items() if k not in ("COLUMNS", "LINES")}
-    started = subprocess.Popen(
-        command,
-        env=variables,
-        cwd=folder,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        # Ctrl-C reaches the command only if the terminal is the controlling one of its session
-        preexec_fn=_take_terminal if interrupt_after else None,  # noqa: PLW1509 - one system call
+    # Ctrl-C reaches the command only if the terminal is the controlling one of its session
+    started = warm_start.start(
+        command, env=variables, cwd=folder, streams=[theirs] * 3, terminal=True
     )
     os.close(theirs)
     if answer:
@@ -91,10 +85,6 @@ def in_terminal(
         started.wait()
         os.close(ours)
     return Shown(code, raw)
-
-
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _read_all(terminal: int, end_s: float, interrupt_after: bytes) -> str:

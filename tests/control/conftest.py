@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import warm_start
 from tests.support.amdgpu_tree import AmdgpuCard, AmdgpuTree
 from tests.support.cpufreq_tree import CpufreqTree
 from tests.support.nvml_stub import NoCompiler, StubNvml
@@ -103,15 +104,9 @@ class Rig:
         return process
 
     def wattloop(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "wattloop.cli.main", *words],
-            env={**self.environment, **variables},
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        environment = {**self.environment, **variables}
+        command = [sys.executable, "-m", "wattloop.cli.main", *words]
+        return warm_start.run(command, env=environment, cwd=self.folder)
 
 
 def eventually(what: Callable[[], bool], timeout_s: float = 120.0) -> bool:

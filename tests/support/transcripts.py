@@ -15,11 +15,12 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.support import warm_start
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -33,6 +34,7 @@ TOKEN = re.compile(
 )
 ANY = {"rest": ".*", "identifier": IDENTIFIER, "number": NUMBER, "space": r"\s+"}
 MARKS = re.compile(r" \(within (?:uncertainty|noise)\)|(?<=\S) [*?](?=\s|$)")
+SHELL = re.compile(r"[|<>&;*?$`\\]")
 QUIET = re.compile(r"wattloop: (?:warning: )?(?:beginning|the machine is not quiet|left out: )")
 
 
@@ -137,21 +139,18 @@ class Session:
         if words[0] == "export":
             self.environment.update(word.split("=", 1) for word in words[1:])
             return []
-        program = f"{shlex.quote(sys.executable)} -m wattloop "
-        line = re.sub(r"^((?:\w+=\S+ )*)wattloop ", lambda found: found[1] + program, command)
-        done = subprocess.run(
-            ["/bin/sh", "-c", line],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+        if words[0] == "wattloop" and not SHELL.search(command):
+            line = [sys.executable, "-m", *words]
+        else:
+            line = ["/bin/sh", "-c", _with_interpreter(command)]
+        done = warm_start.run(line, env=self.environment, cwd=self.folder, merged=True, timeout=600)
         assert done.returncode == 0, f"$ {command}\n{done.stdout}"
         return done.stdout.splitlines()
+
+
+def _with_interpreter(command: str) -> str:
+    program = f"{shlex.quote(sys.executable)} -m wattloop "
+    return re.sub(r"^((?:\w+=\S+ )*)wattloop ", lambda found: found[1] + program, command)
 
 
 def follow(text: str, session: Session, changes: Mapping[str, str] | None = None) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import warm_start
 from wattloop.cap.evaluation import MeasuredCurve
 from wattloop.virtual.cards import CARDS
 from wattloop.virtual.gpu import GpuWork
@@ -50,15 +51,9 @@ def wattloop(folder: Path, *words: str, **variables: str) -> subprocess.Complete
     """The command line on such a machine."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP")}
     path = f"{folder / 'site'}{os.pathsep}{SRC}"
-    return subprocess.run(
-        [sys.executable, "-m", "wattloop", *words],
-        env={**kept, **machine(folder), "HOME": str(folder), "PYTHONPATH": path, **variables},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    own = {**machine(folder), "HOME": str(folder), "PYTHONPATH": path, **variables}
+    command = [sys.executable, "-m", "wattloop", *words]
+    return warm_start.run(command, env={**kept, **own}, cwd=folder)
 
 
 def virtual_curve(card: str, intensity: float, caps_w: list[float]) -> MeasuredCurve:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.control.conftest import eventually
+from tests.support import warm_start
 from wattloop.control.daemon.audit_log import read_log
 from wattloop.control.daemon.client import Client, connect
 from wattloop.control.lock import user_name
@@ -136,15 +137,9 @@ class DaemonRig:
         return sorted((self.folder / "state").glob("*.journal"))
 
     def wattloop(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "wattloop.cli.main", *words],
-            env={**self.environment, **variables},
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        environment = {**self.environment, **variables}
+        command = [sys.executable, "-m", "wattloop.cli.main", *words]
+        return warm_start.run(command, env=environment, cwd=self.folder)
 
 
 def made_rig(folder: Path) -> DaemonRig:
