@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support import warm_start
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -14,15 +16,9 @@ def run_benchmark(
     name: str, *words: str, cwd: Path = REPOSITORY, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """`benchmarks/NAME.py` with these words, and variables beside those of the environment."""
-    return subprocess.run(
-        [sys.executable, str(REPOSITORY / "benchmarks" / f"{name}.py"), *words],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), **variables},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / f"{name}.py"), *words]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), **variables}
+    return warm_start.run(command, env=environment, cwd=cwd)
 
 
 def quick_bars(name: str, folder: Path, *words: str, **variables: str) -> dict[str, dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Promises of examples/greenscreen: each of the ten parameters does what its name says."""
 
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -10,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.libraries import library
+
 FOLDER = Path(__file__).parents[2] / "examples" / "greenscreen"
 
-os.environ.setdefault("KERAS_BACKEND", "torch")  # before Keras is loaded
-pytest.importorskip("keras", reason="Keras is not installed")
-pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+library("keras", reason="Keras is not installed")
+library("torch", reason="PyTorch is not installed")
+library("sklearn", reason="scikit-learn is not installed")
 
 
 @pytest.fixture(autouse=True)

@@ -5,20 +5,12 @@ from typing import Any
 
 import pytest
 
+from tests.integrations.conftest import Machine
+from tests.support.libraries import library
+from wattloop.integrations.generation import GenerationMeter
+
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("transformers", reason="transformers is not installed")
-
-from transformers import (  # noqa: E402 - after the skips
-    GPT2Config,
-    GPT2LMHeadModel,
-    MaxLengthCriteria,
-    StoppingCriteriaList,
-    T5Config,
-    T5ForConditionalGeneration,
-)
-
-from tests.integrations.conftest import Machine  # noqa: E402 - after the skips
-from wattloop.integrations.generation import GenerationMeter  # noqa: E402 - after the skips
+transformers = library("transformers", reason="transformers is not installed")
 
 END = 63
 PROMPTS = torch.arange(1, 9).reshape(2, 4)
@@ -37,11 +29,11 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def gpt2() -> Any:
     torch.manual_seed(0)
-    config = GPT2Config(
+    config = transformers.GPT2Config(
         vocab_size=64, n_positions=64, n_embd=16, n_layer=1, n_head=2, bos_token_id=0,
         eos_token_id=END, pad_token_id=END,
     )  # fmt: skip
-    return GPT2LMHeadModel(config).eval()
+    return transformers.GPT2LMHeadModel(config).eval()
 
 
 class Streamer:
@@ -87,7 +79,11 @@ def test_results_are_as_without_the_meter(machine: Machine, gpt2: Any) -> None:
         {"max_new_tokens": 8, "do_sample": True, "num_return_sequences": 3},
         {"max_new_tokens": 8, "num_beams": 4, "num_return_sequences": 2},
         {"max_new_tokens": 8, "return_dict_in_generate": True, "output_scores": True},
-        {"stopping_criteria": StoppingCriteriaList([MaxLengthCriteria(7)])},
+        {
+            "stopping_criteria": transformers.StoppingCriteriaList(
+                [transformers.MaxLengthCriteria(7)]
+            )
+        },
         {"max_new_tokens": 8, "use_cache": False},
     ]
 
@@ -142,11 +138,11 @@ def test_other_inputs(machine: Machine, gpt2: Any) -> None:
 
 def test_an_encoder_and_decoder(machine: Machine) -> None:
     torch.manual_seed(0)
-    config = T5Config(
+    config = transformers.T5Config(
         vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2,
         decoder_start_token_id=0, eos_token_id=END, pad_token_id=0,
     )  # fmt: skip
-    model = T5ForConditionalGeneration(config).eval()
+    model = transformers.T5ForConditionalGeneration(config).eval()
     with GenerationMeter(model) as meter:
         model.generate(input_ids=PROMPTS, max_new_tokens=6, min_new_tokens=6)
     call = meter.last_call

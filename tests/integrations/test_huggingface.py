@@ -9,13 +9,13 @@ import pytest
 
 from tests.integrations.conftest import Machine
 from tests.integrations.test_loggers import wandb_rows
+from tests.support.libraries import library
+from wattloop.core.results import RunStatus
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-
-from wattloop.core.results import RunStatus  # noqa: E402 - after the skips
-from wattloop.integrations.huggingface import EnergyCallback  # noqa: E402 - after the skips
+library("accelerate", reason="the Trainer needs accelerate")
+transformers = library("transformers", reason="transformers is not installed")
+measured = library("wattloop.integrations.huggingface", reason="")
 
 
 class Tiny(torch.nn.Module):  # type: ignore[name-defined,misc] # torch is found at run time
@@ -55,7 +55,7 @@ def test_trainer_is_measured_and_not_changed(machine: Machine, tmp_path: Path) -
     """Promise: steps, epochs, losses and evaluation metrics of a real Trainer; same weights."""
     plain = trainer(tmp_path, [], report_to="none")
     plain.train()
-    energy = EnergyCallback()
+    energy = measured.EnergyCallback()
     watched = trainer(tmp_path, [energy], report_to="none")
     watched.train()
     meter = energy.meter
@@ -74,7 +74,7 @@ def test_trainer_is_measured_and_not_changed(machine: Machine, tmp_path: Path) -
 
 def test_a_second_training_is_a_run_of_its_own(machine: Machine, tmp_path: Path) -> None:
     """Promise: `train()` twice gives two runs."""
-    energy = EnergyCallback()
+    energy = measured.EnergyCallback()
     watched = trainer(tmp_path, [energy], report_to="none")
     watched.train()
     first = energy.meter.run
@@ -87,7 +87,7 @@ def test_a_second_training_is_a_run_of_its_own(machine: Machine, tmp_path: Path)
 
 def test_a_training_that_broke_off_is_ended_by_the_next(machine: Machine, tmp_path: Path) -> None:
     """Promise: after ctrl-C in a notebook, `train()` again is a run of its own, not a part."""
-    energy = EnergyCallback()
+    energy = measured.EnergyCallback()
     watched = trainer(tmp_path, [energy, Interrupting()], report_to="none")
     with pytest.raises(KeyboardInterrupt):
         watched.train()
@@ -116,9 +116,11 @@ def test_the_trainers_tensorboard_gets_the_energy(
         "tensorboard.backend.event_processing.event_accumulator",
         reason="TensorBoard is not installed",
     )
-    watched = trainer(tmp_path, [] if attached else [EnergyCallback()], report_to="tensorboard")
+    watched = trainer(
+        tmp_path, [] if attached else [measured.EnergyCallback()], report_to="tensorboard"
+    )
     if attached:
-        EnergyCallback.attach(watched)
+        measured.EnergyCallback.attach(watched)
     watched.train()
     (folder,) = {p.parent for p in tmp_path.rglob("events.out.tfevents.*")}
     board = events.EventAccumulator(str(folder))
@@ -141,7 +143,7 @@ def test_the_trainers_mlflow_run_gets_every_epoch_and_the_totals(
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
     mlflow.set_tracking_uri(f"file:{tmp_path / 'mlruns'}")
     mlflow.set_experiment("trainer")  # not the one of another test
-    energy = EnergyCallback()
+    energy = measured.EnergyCallback()
     trainer(tmp_path, [energy], report_to="mlflow").train()
     assert mlflow.active_run() is None
     client = mlflow.tracking.MlflowClient(f"file:{tmp_path / 'mlruns'}")
@@ -173,7 +175,7 @@ def test_a_tracker_of_the_trainer_gets_steps_epochs_and_totals(
     for name, value in offline.items():
         monkeypatch.setenv(name, value)
     module = pytest.importorskip(tracker, reason=f"{tracker} is not installed")
-    energy = EnergyCallback()
+    energy = measured.EnergyCallback()
     if tracker == "clearml":  # a task that does not look for what the tests import
         module.Task.force_requirements_env_freeze(requirements_file=os.devnull)
         quiet = {"auto_connect_streams": False, "auto_resource_monitoring": False}

@@ -1,19 +1,15 @@
-import os
-import sys
 from typing import Any
 
 import pytest
 
 from tests.integrations.conftest import Machine
+from tests.support.libraries import library
+from wattloop.core.results import RunStatus
 
-if "keras" not in sys.modules:
-    os.environ.setdefault("KERAS_BACKEND", "torch")
-pytest.importorskip("torch", reason="the test runs Keras on PyTorch, which is not installed")
-keras = pytest.importorskip("keras", reason="Keras is not installed")
-numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
-
-from wattloop.core.results import RunStatus  # noqa: E402 - after the skips
-from wattloop.integrations.keras_callback import EnergyCallback  # noqa: E402 - after the skips
+library("torch", reason="the test runs Keras on PyTorch, which is not installed")
+keras = library("keras", reason="Keras is not installed")
+numpy = library("numpy", reason="NumPy is not installed")
+measured = library("wattloop.integrations.keras_callback", reason="")
 
 
 def fitted(callbacks: list[Any]) -> Any:
@@ -28,7 +24,7 @@ def fitted(callbacks: list[Any]) -> Any:
 def test_fit_is_measured_and_not_changed(machine: Machine) -> None:
     """Promise: per batch and epoch with losses and metrics; the model learns the same."""
     plain = fitted([])
-    energy = EnergyCallback()
+    energy = measured.EnergyCallback()
     watched = fitted([energy])
     meter = energy.meter
     assert meter.fault is None
@@ -47,7 +43,7 @@ def test_a_training_that_broke_off_is_ended_by_the_next(machine: Machine) -> Non
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             raise KeyboardInterrupt
 
-    energy = EnergyCallback()
+    energy = measured.EnergyCallback()
     with pytest.raises(KeyboardInterrupt):
         fitted([energy, Interrupting()])
     broken = energy.meter

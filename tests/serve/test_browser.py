@@ -16,15 +16,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.libraries import library
+
 pytest.importorskip("fastapi", reason="FastAPI is not installed")
 pytest.importorskip("vl_convert", reason="vl-convert, which brings Vega, is not installed")
-pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 import uvicorn
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
 
 from tests.serve.filled import LONG, Filled, filled
 from tests.store.test_job_queries import record
@@ -36,6 +34,8 @@ from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store
 from wattloop.store.runs import insert_run
 
+driver = library("playwright.sync_api", reason="Playwright is not installed")
+axe = library("axe_playwright_python.sync_playwright", reason="axe is not installed")
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
@@ -151,7 +151,7 @@ def _hear_of_nodes(book: NodeTable) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """One for all tests."""
-    with sync_playwright() as playwright:
+    with driver.sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         yield found
         found.close()
@@ -398,7 +398,7 @@ def _faults(page: Any, *, colours_only: bool) -> list[str]:
     options: dict[str, Any] = {"resultTypes": ["violations"]}
     if colours_only:
         options["runOnly"] = ["color-contrast"]
-    found = Axe().run(page, context=AXE_LEAVES, options=options).response["violations"]
+    found = axe.Axe().run(page, context=AXE_LEAVES, options=options).response["violations"]
     return [
         f"{fault['id']}: {fault['nodes'][0]['html'][:300]} {fault['nodes'][0]['failureSummary']}"
         for fault in found

@@ -82,7 +82,7 @@ def start(
     streams: Sequence[int],
     terminal: bool = False,
 ) -> "Started | subprocess.Popen[bytes]":
-    """Start a command; one of Python, `-m MODULE` or `-c CODE`, is forked.
+    """Start a command; one of Python, `-m MODULE`, `-c CODE` or a file, is forked.
 
     Args:
         command: the words, the first of which is the interpreter of this process.
@@ -91,8 +91,10 @@ def start(
         streams: file descriptors of its standard input, output and error.
         terminal: whether standard input is the controlling terminal of a session of its own.
     """
-    own = [sys.executable, "-m"], [sys.executable, "-c"]
-    if list(command[:2]) not in own or _at_start(env) != _at_start(os.environ):
+    python = command[0] == sys.executable and (
+        command[1] in ("-m", "-c") or command[1].endswith(".py")
+    )
+    if not python or _at_start(env) != _at_start(os.environ):
         return subprocess.Popen(
             command,
             env=dict(env),
@@ -265,11 +267,15 @@ if __name__ == "__main__":
     installed = [place for place in sys.path[1:] if place not in (str(ROOT), str(ROOT / "src"))]
     asked = _serve()
     _become(asked, [str(ROOT / "src"), *installed])
-    option, program, *rest = asked["words"]
-    if option == "-m":
-        sys.argv[:] = [program, *rest]
-        sys.modules.pop(program, None)  # as in a new interpreter, it is not yet imported
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    first, *rest = asked["words"]
+    if first == "-m":
+        sys.argv[:] = rest
+        sys.modules.pop(rest[0], None)  # as in a new interpreter, it is not yet imported
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.argv[:] = ["-c", *rest[1:]]
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
     else:
-        sys.argv[:] = ["-c", *rest]
-        exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+        sys.argv[:] = [first, *rest]
+        sys.path[0] = str(Path(first).resolve().parent)
+        runpy.run_path(first, run_name="__main__")

@@ -1,5 +1,7 @@
 """Steps of programs that `wattloop run` starts, as the programs count them themselves."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integrations.conftest import Machine
+from tests.support import warm_start
 from wattloop.integrations.stored_steps import read_step_points
 from wattloop.store.database import open_store
 from wattloop.store.runs import find_run
@@ -45,13 +48,10 @@ def run_program(text: str, *options: str, **environment: str) -> tuple[Any, str,
     """Run a program under `wattloop run`: its process, what it printed, and its steps."""
     Path("program.py").write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "wattloop", "run", "--json", "run.json", "--"]
-    done = subprocess.run(
+    done = warm_start.run(
         [*command, sys.executable, *options, "program.py"],
         env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        cwd=Path.cwd(),
     )
     data = json.loads(Path("run.json").read_text(encoding="utf-8"))
     return done, done.stdout, data
@@ -60,13 +60,12 @@ def run_program(text: str, *options: str, **environment: str) -> tuple[Any, str,
 def test_a_torch_program(machine: Machine) -> None:
     """Promise: its own number of steps, phases that add up, and no result changed."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    Path("plain.py").write_text(SIMPLE, encoding="utf-8")
-    plain = subprocess.run(
-        [sys.executable, "plain.py"], capture_output=True, text=True, timeout=300, check=False
-    )
+    plain = io.StringIO()
+    with contextlib.redirect_stdout(plain), pytest.raises(SystemExit):
+        exec(SIMPLE, {})
     done, printed, data = run_program(SIMPLE)
-    assert printed == plain.stdout, done.stderr
-    assert done.returncode == plain.returncode == 3
+    assert printed == plain.getvalue(), done.stderr
+    assert done.returncode == 3
     steps = data["step_totals"]
     assert steps["steps"] == int(printed.split()[0]) == 18
     assert steps["samples"] == 3 * 90

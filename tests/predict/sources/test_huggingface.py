@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
+from tests.support.libraries import library
 from wattloop.core.errors import ConfigError
-from wattloop.predict.sources.huggingface import architecture, architecture_names
+from wattloop.predict.sources.huggingface import (
+    architecture,
+    architecture_names,
+    huggingface_source,
+)
 from wattloop.predict.sources.source import Sizes
 
-pytest.importorskip("transformers", reason="Transformers is not installed")
-
-from wattloop.predict.sources.huggingface import huggingface_source
+library("transformers", reason="Transformers is not installed")
 
 SMALL = Sizes(batch=2, seq=16, image=64)
 

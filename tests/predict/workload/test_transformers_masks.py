@@ -2,11 +2,12 @@
 
 import pytest
 
+from tests.support.libraries import library
 from wattloop.predict.workload.operation import Kind
 from wattloop.predict.workload.trace import trace
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
+transformers = library("transformers", reason="Transformers is not installed")
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])

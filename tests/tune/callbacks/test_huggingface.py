@@ -2,9 +2,11 @@
 
 import pytest
 
+from tests.support.libraries import library
+
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("transformers", reason="transformers is not installed")
-pytest.importorskip("accelerate", reason="the trainer needs accelerate")
+library("transformers", reason="transformers is not installed")
+library("accelerate", reason="the trainer needs accelerate")
 
 
 class Data(torch.utils.data.Dataset):

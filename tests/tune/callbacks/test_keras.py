@@ -1,21 +1,16 @@
 """Keras on its torch backend."""
 
-import os
-import sys
+from tests.support.libraries import library
 
-import pytest
-
-if "keras" not in sys.modules:
-    os.environ.setdefault("KERAS_BACKEND", "torch")
-pytest.importorskip("torch", reason="the test runs Keras on PyTorch, which is not installed")
-keras = pytest.importorskip("keras", reason="Keras is not installed")
-numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
-
-from wattloop.tune.callbacks.keras import TuneCallback  # noqa: E402 - after the skips
+library("torch", reason="the test runs Keras on PyTorch, which is not installed")
+keras = library("keras", reason="Keras is not installed")
+numpy = library("numpy", reason="NumPy is not installed")
 
 
 def test_every_epoch_is_reported_with_its_validation(trial):
     """Promise: Keras's own names, epochs from 1, steps counted and expected."""
+    from wattloop.tune.callbacks.keras import TuneCallback
+
     model = keras.Sequential([keras.layers.Dense(3, activation="softmax")])
     model.compile(optimizer="sgd", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     x, y = numpy.random.rand(32, 4), numpy.arange(32) % 3
