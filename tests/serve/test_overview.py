@@ -250,3 +250,20 @@ def test_a_server_of_an_empty_store_is_small(place: Path) -> None:
     peak_kb, *loaded = found.stdout.split()
     assert loaded == []
     assert int(peak_kb) < 150_000
+
+
+def test_room_and_grid_have_their_sources_and_a_form_that_stores_nothing(place: Path) -> None:
+    """PUE, country and intensity of the newest run, or of the form; bad values are named."""
+    accounting = {"facility": {"pue": 1.3, "energy_j": 1.0}, "carbon_intensity": {"zone": "FRA"}}
+    add(place, 36_000, time.time() - 1, accounting=accounting)  # 3.6 MJ, 1 kWh
+    with TestClient(create_app(ServeOptions(store=str(place)))) as client:
+        page = client.get("/").text
+        assert '<dd>1.3 <span class="soft">the newest run' in page
+        assert '<dd>FRA <span class="soft">the newest run' in page
+        assert "annual mean" in page
+        other = client.get("/?pue=1.5&zone=Germany").text
+        assert '<dd>1.5 <span class="soft">this form' in other
+        assert '<dd>Germany <span class="soft">this form' in other
+        assert "no carbon intensity for zone &#39;Nowhere&#39;" in client.get("/?zone=Nowhere").text
+        assert client.get("/?pue=0.5").status_code == 422
+        assert client.get("/").text.count("the newest run") == page.count("the newest run")

@@ -13,6 +13,7 @@ from fastapi.responses import RedirectResponse, Response
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
+from wattloop.accounting.carbon import carbon_g
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
 from wattloop.cap.savings import (
@@ -23,8 +24,9 @@ from wattloop.cap.savings import (
     read_savings,
     sum_savings,
 )
-from wattloop.core.errors import RunNotFound
+from wattloop.core.errors import ConfigError, RunNotFound
 from wattloop.core.units import format_mass
+from wattloop.hardware.carbon import annual_intensity
 from wattloop.report.document import Chart
 from wattloop.report.figures.power import daily_figure
 from wattloop.serve.api.jobs import JobListQuery
@@ -34,7 +36,7 @@ from wattloop.serve.blocks import blocks_html
 from wattloop.serve.pages.jobs import listed_rows
 from wattloop.serve.state import AppState, State
 from wattloop.store.job_queries import NamedConsumer, largest_names, newest_runs
-from wattloop.store.runs import find_run
+from wattloop.store.runs import find_run, list_runs
 
 router = APIRouter()
 DAY_S = 86_400.0
@@ -70,15 +72,74 @@ class HealthLine(NamedTuple):
     link: str = ""
 
 
+class GridView(NamedTuple):
+    """PUE, country and carbon intensity, each with its source, and this month's energy with them.
+
+    `fault` says why the intensity is unknown. Values of the form change this view only.
+    """
+
+    pue: float
+    pue_source: str
+    zone: str
+    zone_source: str
+    g_co2e_per_kwh: float | None
+    intensity_source: str
+    grid_j: float
+    carbon_g: float | None
+    fault: str = ""
+
+
 @router.get("/")
-def overview(request: Request, state: State, by: Annotated[By, Query()] = "project") -> Response:
+def overview(
+    request: Request,
+    state: State,
+    by: Annotated[By, Query()] = "project",
+    pue: Annotated[float | None, Query(ge=1, le=10)] = None,
+    zone: Annotated[str, Query(max_length=60)] = "",
+) -> Response:
     """Show energy of periods and days, live runs, consumers, savings and health."""
     if request.query_params.keys() & JobListQuery.model_fields.keys():
         # lists of jobs had this address before
         kept = [(k, v) for k, v in request.query_params.multi_items() if k != "token"]
         return RedirectResponse(f"/jobs?{urlencode(kept)}", 307)
     state.tidy()
-    return state.page("overview.html", request, **overview_parts(state, by))
+    parts = overview_parts(state, by)
+    month_j = parts["answer"].periods[-1].now.energy_j
+    grid = _grid(state, month_j, pue, zone.strip())
+    return state.page("overview.html", request, **parts, grid=grid)
+
+
+def _grid(state: AppState, month_j: float, pue: float | None, zone: str) -> GridView:
+    """Return the form's values, else the server's settings, else those of the newest run."""
+    settings, run = state.settings, next(iter(list_runs(state.store, limit=1)), None)
+    told = (run.accounting if run is not None else None) or {}
+    pue_source = zone_source = "this form"
+    if pue is None:
+        stated = settings.sources.get("pue", "default") != "default"
+        known = settings.pue if stated else (told.get("facility") or {}).get("pue")
+        pue = float(known) if isinstance(known, int | float) and known >= 1 else 1.0
+        pue_source = settings.sources.get("pue", "") if stated else "the newest run"
+        if not stated and known is None:
+            pue_source = "not stated: cooling is not counted"
+    grams, source, fault = settings.carbon_g_per_kwh, "the settings", ""
+    if zone or grams is None:
+        intensity = told.get("carbon_intensity") or {}
+        if not zone and settings.zone:
+            zone, zone_source = settings.zone, settings.sources.get("zone", "settings")
+        elif not zone:
+            zone, zone_source = str(intensity.get("zone") or ""), "the newest run"
+        grams, source = None, ""
+        try:
+            found = annual_intensity(zone) if zone else None
+        except ConfigError as error:
+            found, fault = None, str(error)
+        if found is not None:
+            grams, source = found.g_co2e_per_kwh, f"annual mean, {found.source}"
+    grid_j = month_j * pue
+    mass_g = None if grams is None else carbon_g(grid_j, grams)
+    if not zone:
+        zone_source = "not stated"
+    return GridView(pue, pue_source, zone, zone_source, grams, source, grid_j, mass_g, fault)
 
 
 def overview_parts(state: AppState, by: By = "project") -> dict[str, Any]:
