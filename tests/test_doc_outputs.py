@@ -72,6 +72,9 @@ EXACT = [
         "",
     ),
     ("docs/predict-serving.md", "wattloop predict serve --model hf:llama", ""),
+    ("docs/predict-parallel.md", "wattloop predict plan --model hf:llama-3-70b --gpus 32", ""),
+    ("docs/predict-parallel.md", "wattloop predict plan --model hf:llama-3-70b --gpus 8 ", ""),
+    ("docs/predict-parallel.md", "wattloop predict --model hf:llama-3-70b --gpu h100-sxm", ""),
     ("docs/predict-serving.md", "wattloop predict serve --model hf:tinyllama", ""),
 ]
 """Page, beginning of the command, table of generated runs that it reads."""

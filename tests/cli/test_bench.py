@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Machine
+from tests.support.transcripts import not_printed
 from wattloop.cli.main import main
 from wattloop.kernels.backend import Backend
 
@@ -38,6 +40,21 @@ def test_kernels_are_measured_kept_and_shown_again(machine: Machine) -> None:
     assert "Per run, fp32 on cpu" in text
     assert "roof" in said
     assert "peak memory of a worker" in said
+    # docs/bench.md shows the same columns and messages
+    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text("utf-8")
+    heads = [line.split() for line in page.splitlines() if line.startswith("    kernel  ")]
+    (own,) = (line.split() for line in text.splitlines() if line.startswith("kernel  size"))
+    assert own in heads
+    messages = [
+        x.strip() for x in page.splitlines() if re.match("    wattloop: (cpu fp32|peak)", x)
+    ]
+    assert len(messages) == 2
+    assert (
+        not_printed(
+            tuple(x.replace("numba parallel", "numpy library") for x in messages), said.splitlines()
+        )
+        == []
+    )
     rows = list(csv.DictReader((machine.folder / "b.csv").open()))
     assert float(rows[0]["gflops"]) == pytest.approx(data["results"][0]["gflops"])
     again = machine.wattloop("bench", "--show", "last", "--json", "again.json")

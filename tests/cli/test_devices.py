@@ -1,10 +1,12 @@
 """Promises of `wattloop devices`: helpful where nothing can be read, exact where it can."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Machine
+from tests.support.transcripts import not_printed
 from wattloop.cli.commands.devices import print_report
 from wattloop.cli.main import main
 from wattloop.core.errors import MeterUnavailable
@@ -22,6 +24,15 @@ def test_machine_with_nothing_gets_help(
     assert "sudo modprobe intel_rapl_msr" in text
     assert "to allow it:" in text
     assert "cpu/governor" in text
+    # docs/devices.md shows such a machine
+    page = (Path(__file__).parents[2] / "docs" / "devices.md").read_text("utf-8")
+    block = page.partition("    Can be measured\n")[2].partition("\n      ...")[0]
+    unlike = ("cpu:0/package", "error is", "Can be")  # an estimate is not used here
+    rows = [line.strip() for line in block.splitlines() if line.strip()]
+    rows = [row.replace("/sys/class/powercap", "...") for row in rows]
+    shown = tuple(row for row in rows if not row.startswith(unlike) and "every" not in row)
+    assert len(shown) >= 3
+    assert not_printed(shown, [line.strip() for line in text.splitlines()]) == []
 
 
 def test_json_lists_meters_and_levers_with_reasons(

@@ -85,7 +85,7 @@ def build_features(table: RunTable, columns: Sequence[str]) -> ClusterFeatures:
 
 
 MOST_CLUSTERS = 10
-SAMPLE = 1_000
+SAMPLE = 600
 """Rows that the silhouette is taken over: it looks at every pair."""
 STARTS, TRIAL_STARTS = 10, 4
 """Of the grouping itself, and of those by which the number of clusters is chosen."""

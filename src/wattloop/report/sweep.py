@@ -87,14 +87,14 @@ def noise_text(gain: Gain, is_default: bool) -> str:
 
 def _number(value: float) -> str:
     """Format four digits, trailing zeros included; large joules in full."""
-    return f"{value:.0f}" if abs(value) >= 1_000 else f"{value:#.4g}".rstrip(".")
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:#.4g}".rstrip(".")
 
 
 def _digits(half_width: float, mean: float) -> str:
     """Format with as many decimals as the mean."""
     shown = _number(mean)
     decimals = len(shown.partition(".")[2])
-    return f"{half_width:.{decimals}f}"
+    return f"{half_width:,.{decimals}f}"
 
 
 def points_table(result: SweepResult) -> Table:

@@ -65,13 +65,14 @@ class RunComparison:
     def verdicts(self) -> list[str]:
         """Return of each later run whether it is better than the first, and whether that is sure.
 
-        Energy per step is compared where both runs counted their steps, else the whole energy.
+        Compared is the energy of a token, a sample or a step, the first that both runs counted,
+        else the whole energy: steps of different batches are different work.
         """
         rows = {(quantity.name, quantity.scope): quantity for quantity in self.quantities}
-        step = rows.get((STEP_COSTS["step_j"][0], ""))
-        row = step or rows.get(("energy", TOTAL))
+        asked = [(STEP_COSTS[key][0], "") for key in ("token_j", "sample_j", "step_j")]
+        row = next((rows[key] for key in [*asked, ("energy", TOTAL)] if key in rows), None)
         return [
-            _verdict(self.records[0], record, row.cells[at], rows["time", ""].cells[at], step)
+            _verdict(self.records[0], record, row.name, row.cells[at], rows["time", ""].cells[at])
             for at, record in enumerate(self.records[1:], start=1)
             if row is not None
         ]
@@ -202,12 +203,9 @@ def _step_cost(first: RunRecord, record: RunRecord, cost: float | None, unit: st
     return _Known(cost, total.uncertainty * scale, total.error, scale)
 
 
-def _verdict(
-    first: RunRecord, record: RunRecord, cell: Cell, time: Cell, step: ComparedQuantity | None
-) -> str:
+def _verdict(first: RunRecord, record: RunRecord, what: str, cell: Cell, time: Cell) -> str:
     same = first.name == record.name
     base, name = (r.run_id if same or not r.name else r.name for r in (first, record))
-    what = "energy per step" if step else "energy"
     if cell.difference is None:
         return f"{name} against {base}: unknown, as the energy of one is unknown"
     change = format_change(cell.difference, cell.difference_uncertainty or 0.0)
@@ -218,7 +216,7 @@ def _verdict(
         )
     better, worse = (name, base) if cell.difference < 0 else (base, name)
     longer = f", time {format_change(time.difference)}" if time.difference else ""
-    work = "" if step else ", if both did the same work"
+    work = ", if both did the same work" if what == "energy" else ""
     return (
         f"{better} is better than {worse}{work}: {name} has {what} {change}{longer}. "
         "Certain: more than the sensors err; repeat both to see how much runs vary"

@@ -260,12 +260,13 @@ def _names_in(part: Any) -> list[RowsName]:
 
 
 def _plain(value: Any) -> Any:
-    if type(value) is str or type(value) is int or value is None:
-        return value
-    if hasattr(value, "item"):  # a number of NumPy's
-        value = value.item()
-    if not isinstance(value, float):
-        return value
+    if type(value) is not float:
+        if type(value) is str or type(value) is int or value is None:
+            return value
+        if hasattr(value, "item"):  # a number of NumPy's
+            value = value.item()
+        if not isinstance(value, float):
+            return value
     # JSON has no NaN: one of them would blank the page; eight figures are more than a pixel shows
     return float(f"{value:.8g}") if math.isfinite(value) else None
 
