@@ -1,7 +1,6 @@
 """Measurement of a command or a block: joules, instructions and CPU seconds."""
 
 import os
-import resource
 import signal
 import sys
 import time
@@ -91,6 +90,8 @@ def _threads() -> list[int]:
 
 
 def _children_s() -> float:
+    import resource
+
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

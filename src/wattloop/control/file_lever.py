@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from wattloop.control.lever import Lever, LeverState, Setting, format_setting
 from wattloop.core.errors import ConfigError, LeverError
+from wattloop.core.files import CLOSE_ON_EXEC, user_id
 from wattloop.hardware.host import read_text, read_whole
 
 
@@ -130,7 +131,7 @@ def write_file(name: str, path: Path, text: str) -> None:
     """Write once to an existing file. Raises LeverError: with the kernel's error and the remedy."""
     try:
         # never O_CREAT: a missing file must not be created
-        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | CLOSE_ON_EXEC)
         try:
             os.write(descriptor, f"{text}\n".encode())
         finally:
@@ -145,7 +146,7 @@ def writable_or_why(path: Path) -> tuple[bool, str, str]:
         return True, "", ""
     if not path.exists():
         return False, f"{path} is gone", ""
-    if os.geteuid() == 0:
+    if user_id() == 0:
         return (
             False,
             f"{path} is read-only, even for root",

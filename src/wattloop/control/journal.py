@@ -22,7 +22,16 @@ from wattloop.control.lock import (
     user_name,
 )
 from wattloop.core.errors import LeverError
-from wattloop.core.files import fsync_directory, is_locked, try_lock, user_path
+from wattloop.core.files import (
+    CLOSE_ON_EXEC,
+    NO_FOLLOW,
+    NO_WAIT,
+    fsync_directory,
+    is_locked,
+    try_lock,
+    user_id,
+    user_path,
+)
 
 # State directory: locks and journals, shared by all users of the machine. The second copy of each
 # journal is in another directory: clearing one of them leaves the other.
@@ -58,7 +67,7 @@ def state_directory(directory: Path | None = None, *, create: bool = True) -> Pa
 
 def copy_directories(place: Path, uid: int | None = None) -> list[Path]:
     """Return directories for second copies of a user's journals, the preferred one first."""
-    uid = os.geteuid() if uid is None else uid
+    uid = user_id() if uid is None else uid
     key = hashlib.sha256(os.fsencode(place)).hexdigest()[:12]
     named = os.environ.get(COPY_VARIABLE)
     if named:
@@ -74,7 +83,7 @@ def make_copy_directory(path: Path) -> None:
         path.mkdir(mode=0o700)
     for folder in (path.parent, path):
         found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != user_id():
             raise PermissionError(13, f"{folder} is not a directory of this user")
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(13, f"other users may write to {folder}")
@@ -84,12 +93,12 @@ def _make(path: Path) -> None:
     with suppress(FileExistsError):
         path.mkdir(mode=0o777, parents=True)
     # Another user may have created a link there to redirect our writes.
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_RDONLY | os.O_DIRECTORY | NO_FOLLOW | CLOSE_ON_EXEC
     descriptor = os.open(path, flags)
     try:
         found = os.fstat(descriptor)
-        if path == DEFAULT_PLACE and os.geteuid() in (0, found.st_uid):
-            if os.geteuid() == 0 and found.st_uid != 0:
+        if path == DEFAULT_PLACE and user_id() in (0, found.st_uid):
+            if user_id() == 0 and found.st_uid != 0:
                 os.fchown(descriptor, 0, 0)
             if stat.S_IMODE(found.st_mode) != EVERYBODY:
                 os.fchmod(descriptor, EVERYBODY)
@@ -197,7 +206,7 @@ def journals(directory: Path) -> list[Path]:
 
 def journal_files(path: Path) -> list[Path]:
     """Return the existing files of the journal and its second copy."""
-    uids = {os.geteuid()}
+    uids = {user_id()}
     with suppress(OSError):
         uids.add(path.lstat().st_uid)
     copies = [f / path.name for uid in sorted(uids) for f in copy_directories(path.parent, uid)]
@@ -219,7 +228,7 @@ def locked_by_stranger(file: Path) -> bool:
     """Return True if a process of neither root, this user, nor the file's author holds its lock."""
     process = lock_holder(file)
     try:
-        return process is not None and process.uid not in (0, os.geteuid(), file.stat().st_uid)
+        return process is not None and process.uid not in (0, user_id(), file.stat().st_uid)
     except OSError:
         return False
 
@@ -237,7 +246,7 @@ def read_journal(path: Path) -> JournalContent:
         for file in journal_files(path):
             try:
                 # a pipe would block, a link would lead elsewhere
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                flags = os.O_RDONLY | NO_FOLLOW | NO_WAIT | CLOSE_ON_EXEC
                 descriptors[file] = os.open(file, flags)
             except FileNotFoundError:
                 continue
@@ -284,7 +293,7 @@ def read_files(path: Path, descriptors: Mapping[Path, int]) -> JournalContent:
 
 def untrusted_reason(status: os.stat_result) -> str:
     """Return why a journal is not trusted; empty if only root or this user can have written it."""
-    if status.st_uid not in (0, os.geteuid()):
+    if status.st_uid not in (0, user_id()):
         return f"was left by {user_name(status.st_uid)}"
     # our lock files are writable for everyone, and a hard link would turn one into a journal
     if status.st_mode & OTHERS_WRITE:
@@ -488,7 +497,7 @@ class Journal:
         journal = cls(path, {})
         for file in journal_files(path):
             try:
-                flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+                flags = os.O_RDWR | os.O_APPEND | CLOSE_ON_EXEC | NO_FOLLOW | NO_WAIT
                 descriptor = keep_private(os.open(file, flags))
             except FileNotFoundError:
                 continue
@@ -584,7 +593,7 @@ def _copy_path(path: Path) -> tuple[Path | None, str]:
 
 def _created(path: Path) -> int:
     """Create a file and lock it; until then no other user can open it."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | CLOSE_ON_EXEC
     descriptor = keep_private(os.open(path, flags, 0o600))
     if not try_lock(descriptor):
         close_private(descriptor)

@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 from wattloop.control.lever import Lever
 from wattloop.core.errors import DeviceBusy, LeverError
-from wattloop.core.files import is_locked, try_lock, unlock
+from wattloop.core.files import (
+    CLOSE_ON_EXEC,
+    NO_FOLLOW,
+    NO_WAIT,
+    is_locked,
+    try_lock,
+    unlock,
+    user_id,
+)
 from wattloop.core.units import format_duration
 from wattloop.hardware.host import Host
 
@@ -43,7 +51,8 @@ def _close_in_child() -> None:
     _private.clear()
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 PROC = Path("/proc")
@@ -72,7 +81,7 @@ class Owner:
     def this_process(cls) -> "Owner":
         pid = os.getpid()
         command = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])[:120]
-        user = user_name(os.geteuid())
+        user = user_name(user_id())
         return cls(pid, _started(pid), Host().boot_id, command, user, time.time(), _namespace())
 
     @classmethod
@@ -243,7 +252,7 @@ def _has_open(place: Path, path: Path) -> bool:
 # that of another user only if that user may set the device. So a user without rights on a device
 # cannot keep others from setting it.
 
-SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+SAFELY = CLOSE_ON_EXEC | NO_FOLLOW | NO_WAIT
 MOST_B = 4_096
 """Limit of a lock file's size; the description of an owner is shorter."""
 
@@ -284,7 +293,7 @@ class DeviceLock:
             if not try_lock(descriptor, max(0.0, give_up_s - time.monotonic())):
                 rival: Path | None = path
             else:
-                rival = _rival(device, path, lambda uid: uid in (0, os.geteuid()) or counts(uid))
+                rival = _rival(device, path, lambda uid: uid in (0, user_id()) or counts(uid))
             if rival is None:
                 break
             if time.monotonic() >= give_up_s:
@@ -318,7 +327,7 @@ def may_set(levers: Iterable[Lever]) -> Counts:
 
 
 def lock_path(device: str, directory: Path, uid: int | None = None, number: int = 0) -> Path:
-    uid = os.geteuid() if uid is None else uid
+    uid = user_id() if uid is None else uid
     return directory / f"{_stem(device)}.{uid}{f'.{number}' if number else ''}.lock"
 
 
@@ -364,7 +373,7 @@ def _opened(device: str, directory: Path) -> tuple[Path, int]:
                 break
             if descriptor is not None:
                 return path, descriptor
-            if os.geteuid() != 0:
+            if user_id() != 0:
                 break
             with suppress(OSError):
                 path.unlink()
@@ -382,7 +391,7 @@ def _own(path: Path) -> int | None:
             return None
         descriptor = os.open(path, os.O_RDWR | SAFELY)
     status = os.fstat(descriptor)
-    if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
+    if status.st_uid != user_id() or not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         return None
     os.fchmod(descriptor, 0o600)
@@ -391,7 +400,7 @@ def _own(path: Path) -> int | None:
 
 def _belongs_to_another(path: Path) -> bool:
     try:
-        return path.lstat().st_uid != os.geteuid()
+        return path.lstat().st_uid != user_id()
     except OSError:
         return False
 
@@ -457,6 +466,6 @@ def _held(device: str, path: Path) -> str:
 
 
 def _remedy(real: LockHolder) -> str:
-    if real.uid in (0, os.geteuid()):
+    if real.uid in (0, user_id()):
         return "wait until it has ended"
     return f"wait until it has ended, or have an administrator end it ('sudo kill {real.pid}')"

@@ -8,6 +8,7 @@ from typing import Any
 from wattloop.control.file_lever import number_within
 from wattloop.control.lever import Lever, LeverState, Setting, format_setting
 from wattloop.core.errors import ConfigError, LeverError
+from wattloop.core.files import user_id
 from wattloop.meters.base import Context
 from wattloop.meters.nvidia import (
     LIBRARY_VARIABLE,
@@ -102,7 +103,7 @@ class NvidiaLever(Lever):
     def _permission(self, fault: str) -> tuple[bool, str, str]:
         if fault:
             return False, fault, ""
-        if os.geteuid() != 0:
+        if user_id() != 0:
             return False, ROOT_ONLY, ROOT_REMEDY.format(option=self.option)
         return True, "", ""
 

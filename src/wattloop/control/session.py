@@ -23,7 +23,7 @@ from wattloop.core.errors import ConfigError, LeverError
 # through the `with` block. A signal that would end the program at once is caught, and then ends the
 # program as it would have.
 
-FATAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FATAL = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 
 
 class ExitHook:

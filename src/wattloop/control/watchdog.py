@@ -19,7 +19,7 @@ GUARDIAN_VARIABLE = "WATTLOOP_GUARDIAN"
 TRY_FOR_S = 10.0
 TRY_ALL_FOR_S = 30.0
 AGAIN_S = 0.5
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+IGNORED = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 """Signals to ignore: it ends with its owner, and a stop of both must not end it first."""
 
 

@@ -1,6 +1,6 @@
 """Files and folders: XDG folders of this user, atomic writes, file locks, trust in files."""
 
-import fcntl
+import errno
 import os
 import stat
 import sys
@@ -12,6 +12,21 @@ from pathlib import Path
 from typing import Any, Self
 
 from wattloop.core.errors import ConfigError
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+# Windows has none of these flags, and text files unless told otherwise.
+CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+
+
+def user_id() -> int:
+    """Return the number of the effective user; 0 on Windows, which has none."""
+    return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
 def data_folder(environment: Mapping[str, str] | None = None) -> Path:
@@ -39,7 +54,9 @@ def runtime_folder() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.access(runtime, os.W_OK):
         return Path(runtime) / "wattloop"
-    return Path(os.environ.get("TMPDIR") or "/tmp") / f"wattloop-{os.getuid()}"
+    return (
+        Path(os.environ.get("TMPDIR") or os.environ.get("TEMP") or "/tmp") / f"wattloop-{user_id()}"
+    )
 
 
 def home_folder(environment: Mapping[str, str] | None = None) -> Path:
@@ -61,6 +78,7 @@ def _folder(variable: str, usual: str, environment: Mapping[str, str] | None) ->
 # Locks. A `flock` belongs to the open file: the kernel releases it when its holder ends, however
 # that happens, and a forked child that closes its copy leaves the parent's lock alone.
 _RETRY_S = 0.005
+_LOCKED_BYTE = 2**40
 
 
 def try_lock(descriptor: int, wait_s: float | None = 0.0, *, shared: bool = False) -> bool:
@@ -70,23 +88,42 @@ def try_lock(descriptor: int, wait_s: float | None = 0.0, *, shared: bool = Fals
     Raises:
         OSError: the file system has no locks.
     """
-    how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    if wait_s is None:
-        fcntl.flock(descriptor, how)
-        return True
-    give_up_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= give_up_s:
-                return False
-            time.sleep(_RETRY_S)
+    give_up_s = None if wait_s is None else time.monotonic() + wait_s
+    while not _try_once(descriptor, shared=shared, wait=wait_s is None):
+        if give_up_s is not None and time.monotonic() >= give_up_s:
+            return False
+        time.sleep(_RETRY_S)
+    return True
 
 
 def unlock(descriptor: int) -> None:
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    if sys.platform == "win32":
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _try_once(descriptor: int, *, shared: bool, wait: bool) -> bool:
+    if sys.platform == "win32":
+        # Windows locks bytes, and others may not read a locked one: a byte beyond any content.
+        position = os.lseek(descriptor, 0, os.SEEK_CUR)
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EDEADLK, errno.EAGAIN):
+                return False
+            raise
+        finally:
+            os.lseek(descriptor, position, os.SEEK_SET)
+    else:
+        how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, how)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def is_locked(path: str | Path, wait_s: float = 0.0) -> bool:
@@ -97,7 +134,7 @@ def is_locked(path: str | Path, wait_s: float = 0.0) -> bool:
         OSError: the file system has no locks.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | NO_FOLLOW | NO_WAIT | CLOSE_ON_EXEC)
     except OSError:
         return False
     try:
@@ -149,7 +186,7 @@ class FileLock:
             return True
         folder_mode = 0o700 if self._mode & 0o077 == 0 else 0o777
         self.path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_RDWR | os.O_CREAT | CLOSE_ON_EXEC | NO_FOLLOW
         while True:
             descriptor = os.open(self.path, flags, self._mode)
             try:
@@ -169,7 +206,8 @@ class FileLock:
         """Replace the description of the holder; a full disk only hides it."""
         with suppress(OSError):
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, owner.encode(), 0)
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            os.write(self._descriptor, owner.encode())
 
     def owner(self) -> str:
         """Return the description of the present or last holder; empty where there is none."""
@@ -182,7 +220,8 @@ class FileLock:
         """Unlock the file. In a forked child this closes the copy, and the parent's lock stays."""
         if self.held:
             if remove:
-                self.path.unlink(missing_ok=True)
+                with suppress(PermissionError):  # Windows removes no open file
+                    self.path.unlink(missing_ok=True)
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -211,10 +250,10 @@ def atomic_write(
     """
     with atomic_path(path, durable=durable) as temporary:
         # O_EXCL: in a folder of several users, another one may have put a link there
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | CLOSE_ON_EXEC
         descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)
         with os.fdopen(descriptor, "wb") as file:
-            if mode is not None:
+            if mode is not None and hasattr(os, "fchmod"):
                 os.fchmod(descriptor, mode)
             file.write(data.encode() if isinstance(data, str) else data)
 
@@ -247,12 +286,13 @@ def atomic_path(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 
 def fsync_directory(path: Path) -> None:
-    """Make names in a directory survive a power failure."""
-    _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
+    """Make names in a directory survive a power failure; Windows cannot open a directory."""
+    if hasattr(os, "O_DIRECTORY"):
+        _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _fsync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    descriptor = os.open(path, flags | CLOSE_ON_EXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -293,6 +333,8 @@ def distrust(
         remedy: what to do where it belongs to another user.
         status: of the file that was opened under this name.
     """
+    if not hasattr(os, "geteuid"):
+        return ""  # Windows: permissions of folders keep other users out of a profile
     try:
         status = status or path.stat()
         # another user's link chooses the file, and that file may be ours
@@ -323,7 +365,8 @@ def read_secret(name: str, option: str) -> str:
             text = sys.stdin.readline()
         else:
             path = user_path(name)
-            if path.stat().st_mode & (stat.S_IWGRP | stat.S_IRWXO):
+            shared = path.stat().st_mode & (stat.S_IWGRP | stat.S_IRWXO)
+            if shared and hasattr(os, "geteuid"):
                 raise ConfigError(
                     f"{option} {name}: others may read or write it; run 'chmod 600 {path}'"
                 )

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from wattloop.core.files import CLOSE_ON_EXEC
+
 
 def entry_points(group: str) -> Iterator[tuple[str, str]]:
     """Return (name, `module:attribute`) of every entry point of `group`; the first on the path
@@ -42,7 +44,7 @@ def _is_metadata(name: str) -> bool:
 def _listed(path: str, group: str) -> Iterator[tuple[str, str]]:
     # Plain system calls: a hundred packages are looked at for each measured program.
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | CLOSE_ON_EXEC)
     except OSError:
         return
     try:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, Self
 
 from wattloop.core.errors import CommandError
+from wattloop.core.files import CLOSE_ON_EXEC
 
 GRACE_S = 5.0
 """How long a group may take to end by itself after SIGTERM."""
@@ -24,6 +25,8 @@ TAIL_B = 4_096
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 RESTORED = [getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name)]
 """Python ignores these signals for itself; a program expects their default actions."""
+STOPS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Windows has no SIGHUP."""
 
 
 def launch(
@@ -230,11 +233,11 @@ def last_lines(output: Path, lines: int) -> list[str]:
 
 @contextmanager
 def _streams(output: Path | None, append: bool) -> Iterator[dict[int, int]]:
-    streams = {0: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)}
+    streams = {0: os.open(os.devnull, os.O_RDONLY | CLOSE_ON_EXEC)}
     try:
         if output is not None:
             flags = os.O_APPEND if append else os.O_TRUNC
-            flags |= os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            flags |= os.O_WRONLY | os.O_CREAT | CLOSE_ON_EXEC
             streams[1] = streams[2] = os.open(output, flags, 0o666)
         yield streams
     finally:
@@ -274,7 +277,7 @@ class Deferral:
         """From now on they wait; in the main thread only, the others have none."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, *STOPS):
             handler = signal.getsignal(number)
             if callable(handler):
                 self._acting[number] = handler
@@ -318,8 +321,7 @@ def stops_raise() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    stops = (signal.SIGTERM, signal.SIGHUP)
-    before = {n: signal.getsignal(n) for n in stops}
+    before = {n: signal.getsignal(n) for n in STOPS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, stop)

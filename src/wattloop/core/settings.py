@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.files import config_folder, data_folder, home_folder, user_path
+from wattloop.core.files import config_folder, data_folder, home_folder, user_id, user_path
 
 MIN_INTERVAL_S = 0.001
 MAX_INTERVAL_S = 3_600.0
@@ -471,6 +471,6 @@ def _folders(here: Path, home: Path) -> list[Path]:
 
 def _is_ours(directory: Path) -> bool:
     try:
-        return directory.stat().st_uid == os.geteuid()
+        return directory.stat().st_uid == user_id()
     except OSError:
         return False

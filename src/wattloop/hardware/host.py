@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from wattloop.core.files import CLOSE_ON_EXEC
 from wattloop.core.records import Gap
 
 
@@ -28,9 +29,16 @@ class Host:
             procfs=Path(env.get("WATTLOOP_PROCFS_ROOT") or "/proc"),
         )
 
+    @property
+    def elsewhere(self) -> bool:
+        """True if the trees are not those of this machine's kernel."""
+        return (self.sysfs, self.procfs) != (Path("/sys"), Path("/proc"))
+
     @cached_property
     def name(self) -> str:
-        return os.uname().nodename or "localhost"
+        import platform  # `os.uname` is missing on Windows
+
+        return platform.node() or "localhost"
 
     @cached_property
     def boot_id(self) -> str:
@@ -170,7 +178,7 @@ class NumberFile:
 
     def _open(self) -> None:
         self.close()
-        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(self.path, os.O_RDONLY | CLOSE_ON_EXEC)
 
     def _number(self, digits: bytes) -> float | Gap:
         negative = digits[:1] == b"-"

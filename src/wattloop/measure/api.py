@@ -437,4 +437,5 @@ _runs = _Runs()
 atexit.register(_runs.at_exit)
 
 
-os.register_at_fork(after_in_child=_runs.after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_runs.after_fork)

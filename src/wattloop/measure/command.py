@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from wattloop.core.errors import ConfigError
+from wattloop.core.errors import CommandError, ConfigError
 from wattloop.core.process import find_program, launch
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
@@ -138,17 +138,16 @@ def _stat(pid: int) -> list[str]:
 # signal between two polls. Threads inherit the mask, so a `Supervisor` is entered before any thread
 # is started.
 
-STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-PASSED_ON = STOPPING | {
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGWINCH,
-    signal.SIGTSTP,
-    signal.SIGCONT,
-}
-WAITED_FOR = PASSED_ON | {signal.SIGCHLD}
-JOB_CONTROL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
+
+def _known(*names: str) -> frozenset[int]:
+    """Return the signals that this system has."""
+    return frozenset(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
+STOPPING = _known("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+PASSED_ON = STOPPING | _known("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH", "SIGTSTP", "SIGCONT")
+WAITED_FOR = PASSED_ON | _known("SIGCHLD")
+JOB_CONTROL_STOPS = _known("SIGTSTP", "SIGTTIN", "SIGTTOU")
 PR_SET_CHILD_SUBREAPER = 36
 SI_USER = 0
 """Code of signals sent by kill(2); signals of the kernel and the terminal have a positive code."""
@@ -287,6 +286,50 @@ class Supervisor:
         return None
 
 
+class PlainSupervisor(Supervisor):
+    """Supervisor on systems that neither wait for signals nor list processes (macOS, Windows).
+
+    The program shares the console, so ctrl-C reaches it directly; a request to end this process
+    is forwarded. Processes that the program leaves behind are not found.
+    """
+
+    def __enter__(self) -> Supervisor:
+        self._asked: list[int] = []
+        self._before = {number: signal.getsignal(number) for number in STOPPING}
+        for number, handler in self._before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> ProgramResult:
+        import subprocess
+
+        if self._asked:
+            return ProgramResult(128 + self._asked[0], self._asked[0], started=False)
+        try:
+            self._program = subprocess.Popen(list(command), env=dict(environment))
+        except OSError as error:
+            reason = error.strerror or error
+            raise CommandError(f"{command[0]} cannot be executed: {reason}", 126) from None
+        code = self._program.wait()
+        return ProgramResult(code) if code >= 0 else ProgramResult(128 - code, -code)
+
+    def left_running(self) -> int:
+        return 0
+
+    def _note(self, number: int, frame: object) -> None:
+        self._asked.append(number)
+        if number != signal.SIGINT and getattr(self, "_program", None) is not None:
+            self._program.terminate()
+
+
+WAITS_FOR_SIGNALS = hasattr(signal, "sigtimedwait") and hasattr(os, "waitid")
+
+
 def become_subreaper() -> bool:
     """Become the parent of orphaned processes instead of init."""
     import ctypes
@@ -342,7 +385,8 @@ def run_command(
     """
     find_program(command[0])
     warnings: list[str] = []
-    with Supervisor(follow=follow) as supervisor:
+    kind = Supervisor if WAITS_FOR_SIGNALS else PlainSupervisor
+    with kind(follow=follow) as supervisor:
         session = _opened(settings, name or _short_name(command), command, tags or {}, warnings)
         try:
             environment = child_environment(session)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wattloop.core.files import atomic_write_json
+from wattloop.core.files import CLOSE_ON_EXEC, NO_FOLLOW, NO_WAIT, atomic_write_json, user_id
 from wattloop.core.records import Domain, Scope
 from wattloop.core.results import WindowResult
 from wattloop.hardware.host import Host
@@ -352,7 +352,7 @@ class _Listing:
                         path.unlink()
                 for where, run in runs:
                     if where == machine:
-                        ours = run.uid == os.getuid() and run.store in mine
+                        ours = run.uid == user_id() and run.store in mine
                         found.append((run._replace(ours=ours), alive))
             return found
 
@@ -382,7 +382,7 @@ class _Listing:
 
     def _in_file(self, path: Path) -> list[tuple[str, CountingRun]]:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | NO_FOLLOW | NO_WAIT | CLOSE_ON_EXEC)
         except OSError:
             return []
         with os.fdopen(fd, "rb") as file:
@@ -464,7 +464,7 @@ def _folder(*, create: bool = False) -> Path | None:
         facts = folder.lstat()
     except OSError:
         return None
-    safe = facts.st_uid in (0, os.getuid()) or facts.st_mode & stat.S_ISVTX
+    safe = facts.st_uid in (0, user_id()) or facts.st_mode & stat.S_ISVTX
     return folder if stat.S_ISDIR(facts.st_mode) and safe else None
 
 

@@ -1,6 +1,7 @@
 """The job that this process belongs to: launcher, scheduler, ranks."""
 
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -212,7 +213,7 @@ def _parent_pool() -> tuple[str, str] | None:
     if process is None or parent is None:
         return None
     kind = "joblib" if "Loky" in process.current_process().name else "multiprocessing"
-    return kind, f"{kind}-{os.uname().nodename}-{parent.pid}"
+    return kind, f"{kind}-{socket.gethostname()}-{parent.pid}"
 
 
 def _ranks(env: Mapping[str, str]) -> tuple[int | None, int | None, int | None]:

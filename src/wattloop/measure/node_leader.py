@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wattloop.core.files import FileLock, runtime_folder
+from wattloop.core.files import FileLock, runtime_folder, user_id
 from wattloop.core.records import Gap
 from wattloop.measure.job import Job
 from wattloop.measure.meter_stream import MeterStream
@@ -61,7 +61,7 @@ class NodeLock:
         folder = self._lock.path.parent
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if folder.stat().st_uid != os.getuid():
+            if folder.stat().st_uid != user_id():
                 return True
             if not self._lock.acquire():
                 return False

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from wattloop.core.clock import VirtualClock
+from wattloop.core.files import CLOSE_ON_EXEC
 from wattloop.core.records import Domain, Gap
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
@@ -190,7 +191,7 @@ def complete_journal(path: Path, sent: Iterable[bytes]) -> float | None:
             and (rest := _after(block := block_from(payload), last_s.get(block.feed, -math.inf)))
         ]
         size_b = path.stat().st_size - journal.torn_bytes
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | CLOSE_ON_EXEC)
         try:
             os.ftruncate(file, size_b)  # data after a torn frame is never read
             data = b"".join(samples_frame(*rest) for rest in rests)

@@ -29,7 +29,8 @@ def _seed_suffixes() -> None:
 
 _suffixes: Iterator[int]
 _seed_suffixes()
-os.register_at_fork(after_in_child=_seed_suffixes)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_seed_suffixes)
 
 
 def new_run_id(wall_s: float, journals: Path | None = None) -> str:
@@ -100,12 +101,14 @@ def domain_from_dict(data: Mapping[str, Any]) -> Domain:
 
 
 def _user() -> str:
-    import pwd
-
     try:
+        import pwd
+
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # containers often run as a number without a name
         return str(os.getuid())
+    except ImportError:  # Windows
+        return os.environ.get("USERNAME", "")
 
 
 def _cwd() -> str:

@@ -156,6 +156,36 @@ TICK_SEARCH_EVERY_S = 60.0
 TICK_SEARCH_LIMIT_S = 0.3
 
 
+class _Waker:
+    """A wait that another thread can end.
+
+    Polling a descriptor is the cheapest way to wait for a time or a message, by a third; systems
+    without `eventfd` wait for a lock.
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._fd = -1
+        if hasattr(os, "eventfd"):
+            self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._poll = select.poll()
+            self._poll.register(self._fd, select.POLLIN)
+
+    def wait(self, time_s: float) -> bool:
+        """Return True if `wake` was called."""
+        return bool(self._poll.poll(time_s * 1_000)) if self._fd >= 0 else self._event.wait(time_s)
+
+    def wake(self) -> None:
+        self._event.set()
+        if self._fd >= 0:
+            os.eventfd_write(self._fd, 1)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
 class Sampler:
     """A thread that reads streams until stopped, which wakes it at once."""
 
@@ -188,8 +218,7 @@ class Sampler:
         self.on_readings: Callable[[float], None] | None = None
         """Called after a round of readings, with its time."""
         self._last: Callable[[], None] | None = None
-        # Polling a descriptor is the cheapest way to wait for a time or a message, by a third.
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._waker = _Waker()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="wattloop-sampler", daemon=True)
 
@@ -205,15 +234,13 @@ class Sampler:
         self._last = last
         self._stopped = True
         if self._thread.is_alive():
-            os.eventfd_write(self._wake_fd, 1)
+            self._waker.wake()
             self._thread.join(timeout_s)
             self._last = None
             if self._thread.is_alive():
                 return False
         self._do_last()
-        if self._wake_fd >= 0:
-            os.close(self._wake_fd)
-            self._wake_fd = -1
+        self._waker.close()
         return True
 
     def replace_feeds(
@@ -253,8 +280,6 @@ class Sampler:
         start_s = now_s()
         self._plans = self._new_plans(start_s)
         chores = PeriodicTasks(start_s)
-        waiting = select.poll()
-        waiting.register(self._wake_fd, select.POLLIN)
         while True:
             time_s = now_s()
             if time_s >= chores.due_s:
@@ -274,7 +299,7 @@ class Sampler:
                 self.on_readings(time_s)
             delay_s = wait_s - now_s()
             if delay_s > SHORT_S:
-                if waiting.poll(delay_s * 1_000):
+                if self._waker.wait(delay_s):
                     return
             else:
                 # Cheaper than waiting for the lock, and short enough not to delay a stop.

@@ -38,7 +38,7 @@ DYING_S = 5.0
 and lives on."""
 BACKLOG_LIMIT_B = 16 * 1024 * 1024
 """Limit of the buffer for a program that does not collect, because it is stopped or busy."""
-DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+DEAF_TO = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 """Signals sent to a whole job to end it; this process ends when the program does."""
 
 

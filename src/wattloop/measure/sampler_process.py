@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import select
@@ -165,6 +164,8 @@ def _pipe(opened: list[int]) -> tuple[int, int]:
     """Return (read, write) ends above the standard descriptors, even with stdin closed."""
     ends = []
     for fd in os.pipe():
+        import fcntl
+
         ends.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LOWEST_FD))
         opened.append(ends[-1])
         os.close(fd)

@@ -168,6 +168,8 @@ class RunResult(NamedTuple):
 
 def _idle(settings: Settings, machine_id: str, now_wall_s: float) -> tuple[Any, str]:
     """Return this machine's idle lines, if it has any, and their age."""
+    import platform
+
     from wattloop.accounting.idle import idle_path, load_idle
 
     try:
@@ -176,7 +178,7 @@ def _idle(settings: Settings, machine_id: str, now_wall_s: float) -> tuple[Any, 
         return None, str(error)
     if record is None:
         return None, ""
-    return record.lines, record.note(now_wall_s, os.uname().release)
+    return record.lines, record.note(now_wall_s, platform.release())
 
 
 SETTLE_S = 3.0

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from wattloop.core.clock import Clock
 from wattloop.core.errors import MeterUnavailable
+from wattloop.core.files import CLOSE_ON_EXEC
 from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope, Signal
 from wattloop.hardware.cpus import (
     Package,
@@ -168,7 +169,7 @@ def _read_ticks(host: Host) -> dict[int, tuple[int, int]] | Gap:
     """Busy and total ticks of each logical CPU since boot."""
     path = f"{host.procfs}/stat"
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | CLOSE_ON_EXEC)
         try:
             # The CPUs come first; the long table of interrupts behind them is not wanted.
             text = os.read(fd, STAT_BYTES)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from wattloop.core.errors import CommandError, ConfigError, MeterUnavailable
+from wattloop.core.files import CLOSE_ON_EXEC
 from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope, Signal
 from wattloop.hardware.host import Host, whole_number
 from wattloop.meters import perf, rapl
@@ -242,7 +243,7 @@ class MemoryUse:
     def used_fraction(self) -> float | Gap:
         try:
             # The kernel generates the file for each open; only its first lines are needed.
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path, os.O_RDONLY | CLOSE_ON_EXEC)
             try:
                 head = os.read(fd, 512)
             finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import threading
 import time
 from abc import abstractmethod
@@ -18,7 +19,7 @@ from wattloop.hardware.host import Host, read_text
 from wattloop.meters.base import Context, DeviceProcess, Meter, Reading
 
 T = TypeVar("T")
-LIBRARY = "libnvidia-ml.so.1"
+LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 NVIDIA_VENDOR = "0x10de"
 LIBRARY_VARIABLE = "WATTLOOP_NVML_LIBRARY"
 SHUTDOWN_PATIENCE_S = 1.0
@@ -132,7 +133,10 @@ def _require_library(path: str, host: Host) -> None:
     import _ctypes
 
     try:
-        _ctypes.dlopen(path, os.RTLD_LAZY)
+        if sys.platform == "win32":
+            _ctypes.LoadLibrary(path, 0)
+        else:
+            _ctypes.dlopen(path, os.RTLD_LAZY)
     except OSError as error:
         raise _no_library(path, str(error), host) from None
 

@@ -4,6 +4,7 @@ Meters are listed here by hand, best source first. Third parties add theirs thro
 entry-point group `wattloop.meters`: an object `detect(context) -> Sequence[Meter]`.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -18,6 +19,8 @@ METERS: dict[str, str] = {
     "rapl": "wattloop.meters.rapl:detect",
     "amd-cpu": "wattloop.meters.amd_cpu:detect",
     "perf": "wattloop.meters.perf:detect",
+    "apple": "wattloop.meters.apple:detect",
+    "emi": "wattloop.meters.windows_emi:detect",
     "nvidia": "wattloop.meters.nvidia:detect",
     "amd-gpu": "wattloop.meters.amd_gpu:detect",
     "file-gauge": "wattloop.meters.gauge_files:detect",
@@ -29,6 +32,15 @@ METERS: dict[str, str] = {
     "estimate": "wattloop.meters.cpu_estimate:detect",
 }
 """Name -> `module:function` that detects, in order of preference for the same domain."""
+SYSTEMS = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
+ONLY_ON = {
+    **dict.fromkeys(("rapl", "amd-cpu", "perf", "amd-gpu", "ipmi", "dram", "memory"), "linux"),
+    "file-gauge": "linux",
+    "estimate": "linux",
+    "apple": "darwin",
+    "emi": "win32",
+}
+"""Meters that read the interfaces of one system."""
 ASKED_FOR_BY = {
     "replay": "replay_file",
     "yokogawa": "visa_resource",
@@ -94,6 +106,14 @@ def detect(context: Context, *, explain: bool = True) -> Inventory:
         )
     for name, finder in finders.items():
         if wanted and name not in wanted:
+            continue
+        system = ONLY_ON.get(name, sys.platform)
+        if system != sys.platform and not (system == "linux" and context.host.elsewhere):
+            if not explain and name not in wanted:
+                continue
+            here = SYSTEMS.get(sys.platform, sys.platform)
+            reason = f"reads interfaces of {SYSTEMS[system]}; this machine runs {here}"
+            inventory.refusals.append(MeterUnavailable(name, reason))
             continue
         setting = ASKED_FOR_BY.get(name)
         if not explain and setting and not wanted and not getattr(context.settings, setting):

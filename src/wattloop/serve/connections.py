@@ -7,7 +7,6 @@ request makes room, from the address that holds the most of them.
 """
 
 import asyncio
-import resource
 import time
 from collections import Counter
 from typing import Any
@@ -42,6 +41,8 @@ def server_config(app: Any, **options: Any) -> uvicorn.Config:
 
 def most_connections() -> int:
     """Return the limit of connections: half of the process's open files, at most `MOST`."""
+    import resource
+
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if soft == resource.RLIM_INFINITY else max(8, min(MOST, soft // 2))
 

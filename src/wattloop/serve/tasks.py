@@ -6,7 +6,6 @@ name may mean. Models are names of the table or saved workloads, never Python co
 
 import json
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -113,6 +112,8 @@ def main() -> None:
 
 
 def _limit(memory_b: int) -> None:
+    import resource
+
     for limit, value in ((resource.RLIMIT_DATA, memory_b), (resource.RLIMIT_CORE, 0)):
         with suppress(OSError, ValueError):  # a lower one is in force already
             resource.setrlimit(limit, (value, value))

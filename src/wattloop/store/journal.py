@@ -15,7 +15,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wattloop.core.files import data_folder, is_locked, is_same_file, try_lock
+from wattloop.core.files import (
+    CLOSE_ON_EXEC,
+    NO_FOLLOW,
+    data_folder,
+    is_locked,
+    is_same_file,
+    try_lock,
+)
 
 # Frames: `length, crc32, kind` and a payload, in journals and between processes. A frame that was
 # torn by a crash or a full disk fails its checksum and ends the readable part, so a reader never
@@ -218,7 +225,7 @@ class JournalWriter:
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | CLOSE_ON_EXEC
         self._own(path, os.open(path, flags, 0o644), 0)
         try:
             # a process that checks whether it is live may hold it for a moment
@@ -239,7 +246,7 @@ class JournalWriter:
         A torn frame at its end is cut off: frames after it could not be read.
         """
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | CLOSE_ON_EXEC)
         except OSError:
             return None
         try:
@@ -293,7 +300,7 @@ class JournalWriter:
     def sync(self) -> None:
         """Sync the file to disk, so that it survives a power failure."""
         try:
-            os.fdatasync(self._fd)
+            getattr(os, "fdatasync", os.fsync)(self._fd)
         except OSError as error:
             self.fault = f"{self.path}: {error.strerror}"
 
@@ -384,9 +391,12 @@ class _Reserve:
     def __init__(self, path: Path) -> None:
         self._fd = -1
         with suppress(OSError):  # no space: the end is written if there is space by then
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | CLOSE_ON_EXEC | NO_FOLLOW, 0o600)
             path.unlink()
-            os.posix_fallocate(self._fd, 0, RESERVE_B)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._fd, 0, RESERVE_B)
+            else:  # macOS and Windows
+                os.write(self._fd, bytes(RESERVE_B))
 
     def release(self) -> None:
         """Free the space; forked children may still have copies of the descriptor."""
@@ -429,7 +439,7 @@ def _opened(path: Path) -> tuple[int | None, Refusal]:
         # its writer locks it before the first byte: an empty one may be a moment old
         if path.stat().st_size == 0 and _age_s(path) < BIRTH_S:
             return None, Refusal.HELD
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC), Refusal.HELD
+        return os.open(path, os.O_RDWR | CLOSE_ON_EXEC), Refusal.HELD
     except FileNotFoundError:
         return None, Refusal.GONE
     except OSError:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from wattloop.core.clock import Clock
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import user_id
 from wattloop.hardware.host import Host
 from wattloop.virtual.cards import CARDS
 from wattloop.virtual.gpu import IDLE, Activity, CardModel, OperatingPoint, VirtualGpu
@@ -183,7 +184,7 @@ def shared_machine(
     env = os.environ if environment is None else environment
     boot = (host or Host()).boot_id[:8]
     # The number changes with the layout of the file.
-    default = Path(tempfile.gettempdir()) / f"wattloop-virtual-3-{os.getuid()}-{boot}.state"
+    default = Path(tempfile.gettempdir()) / f"wattloop-virtual-3-{user_id()}-{boot}.state"
     timeline = FileTimeline(Path(env.get(STATE_VARIABLE) or default))
     given = env.get(MODEL_VARIABLE) or "h200"
     name = given if given.endswith(".json") else given.lower()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.files import try_lock
+from wattloop.core.files import CLOSE_ON_EXEC, NO_FOLLOW, try_lock
 
 
 class WorkOwner(NamedTuple):
@@ -38,6 +38,8 @@ def this_process() -> WorkOwner:
 
 def process_start_s() -> float:
     """When this process began, in seconds of `time.monotonic()`, to 10 ms."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return time.monotonic()
     since_boot_s = (_began(os.getpid()) or 0.0) / os.sysconf("SC_CLK_TCK")
     asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     return min(time.monotonic(), since_boot_s - asleep_s)
@@ -258,7 +260,7 @@ class FileTimeline:
             return self._segments.get(gpu, [])
 
     def append(self, gpu: int, segment: TimelineSegment) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | CLOSE_ON_EXEC | NO_FOLLOW
         fd = os.open(self.path, flags, 0o600)
         try:
             size = os.fstat(fd).st_size
@@ -272,7 +274,7 @@ class FileTimeline:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_RDWR | os.O_CREAT | CLOSE_ON_EXEC | NO_FOLLOW
         with self._thread_lock():
             try:
                 fd = os.open(self.path, flags, 0o600)

@@ -25,6 +25,7 @@ from wattloop.control.daemon.protocol import (
 from wattloop.control.lever import Lever, LeverState, Setting, format_setting
 from wattloop.control.lock import close_private, keep_private
 from wattloop.core.errors import ConfigError, LeverError, WattloopError
+from wattloop.core.files import user_id
 
 __all__ = ["LOW_POWER", "Change", "Client", "RemoteLever", "connect"]
 
@@ -184,7 +185,7 @@ class Client:
     def _connected(self) -> socket.socket:
         """Connect through this user's own socket if there is one, else through the common one."""
         give_up_s = time.monotonic() + self._patience_s
-        own = [trusted_path(self.path, uid=os.geteuid())]
+        own = [trusted_path(self.path, uid=user_id())]
         own += [trusted_path(self.path, gid=gid) for gid in sorted({os.getegid(), *os.getgroups()})]
         for path in own:
             with suppress(OSError):

@@ -1,7 +1,5 @@
 """The operator's rules: which user may set which lever within which range; and their file."""
 
-import grp
-import pwd
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -538,6 +536,8 @@ def _rule_rules_file(
         faults.append(((*place, "uids"), "a uid is not negative"))
     for position, user in enumerate(spec.users):
         try:
+            import pwd
+
             uids.add(pwd.getpwnam(user).pw_uid)
         except KeyError:
             faults.append(((*place, "users", position), f"unknown user {user!r}"))
@@ -556,6 +556,8 @@ def _rule_rules_file(
 
 def _gid(name: str | int, place: tuple[str | int, ...], faults: list[Fault]) -> int | None:
     try:
+        import grp
+
         return name if isinstance(name, int) else grp.getgrnam(name).gr_gid
     except KeyError:
         faults.append((place, f"unknown group {name!r}"))

@@ -332,7 +332,7 @@ END_S = 20.0
 AT_ONCE = 32
 """Number of clients of one socket that are accepted before the other sockets are polled."""
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 
 
 class Server:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from wattloop.control.lock import user_name
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import CLOSE_ON_EXEC, NO_FOLLOW, NO_WAIT, user_id
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 MOST_B = 1 << 20
@@ -21,7 +22,7 @@ def read_trusted(path: Path) -> str:
     path = path.absolute()
     try:
         # a pipe would block, a link would lead elsewhere
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        flags = os.O_RDONLY | NO_FOLLOW | NO_WAIT | CLOSE_ON_EXEC
         descriptor = os.open(path, flags)
     except FileNotFoundError:
         raise
@@ -56,7 +57,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _check(path: Path, status: os.stat_result, *, shared: bool = False) -> None:
-    if status.st_uid not in (0, os.geteuid()):
+    if status.st_uid not in (0, user_id()):
         owner = user_name(status.st_uid)
         raise ConfigError(f"{path}: belongs to {owner}, not to root; 'sudo chown root {path}'")
     if status.st_mode & OTHERS_WRITE and not shared:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattloop.core.files import is_locked, try_lock
+from wattloop.core.files import CLOSE_ON_EXEC, is_locked, try_lock, user_id
 
 if TYPE_CHECKING:
     from wattloop.integrations.phases import StepTotals
@@ -64,14 +64,15 @@ class StepHook:
     def begin(self, session: Session, environment: dict[str, str]) -> dict[str, str]:
         """Return the environment of the program, with the hook first on its path."""
         # Not tempfile, which takes milliseconds to load; the run's number makes the name unique.
-        place = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: PTH100
+        place = os.path.abspath(os.environ.get("TMPDIR") or os.environ.get("TEMP") or "/tmp")  # noqa: PTH100
         folder = Path(place, f"{FOLDER_PREFIX}{session.run_id}")
         self._session = session
         session.before_end.append(self._end)
         try:
             folder.mkdir(mode=0o700)
-            self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try_lock(self._lock)
+            if hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder
+                self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | CLOSE_ON_EXEC)
+                try_lock(self._lock)
             self._folder = folder
         except OSError as error:
             session.note(f"steps are not recorded: {error}")
@@ -173,7 +174,7 @@ def remove_stale_folders(place: Path) -> None:
             status = folder.lstat()
             if (
                 stat.S_ISDIR(status.st_mode)
-                and status.st_uid == os.getuid()
+                and status.st_uid == user_id()
                 and time.time() - status.st_ctime > STALE_AFTER_S
                 and not is_locked(folder)
             ):

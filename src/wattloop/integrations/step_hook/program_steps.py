@@ -55,7 +55,8 @@ class ProgramSteps:
         self._reset()
         self._off = not folder
         atexit.register(self._finish)
-        os.register_at_fork(before=lambda: self._flush(everything=True))
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=lambda: self._flush(everything=True))
 
     def _reset(self) -> None:
         _left_to_parent.extend((self._timeline, self._pending))

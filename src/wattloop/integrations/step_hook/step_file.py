@@ -16,6 +16,8 @@ import time
 from array import array
 from typing import Any
 
+CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+UNTRUSTED = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | CLOSE_ON_EXEC
 WIDTH = 7
 RECORD_B = 8 * WIDTH
 STEP, EVALUATION, CHECKPOINT, COMPILE, LOSS, TOKENS, EPOCH, TRAINER_STEP = (
@@ -36,6 +38,11 @@ RANKS = (
 """Variables of launchers: the rank of a process on its node."""
 
 
+def _read_at(file: int, size: int, position: int) -> bytes:
+    os.lseek(file, position, os.SEEK_SET)  # Windows has no `pread`
+    return os.read(file, size)
+
+
 class StepFileWriter:
     """Appends records.
 
@@ -47,7 +54,7 @@ class StepFileWriter:
         self._buffer = array("d")
         self._flushed_s = 0.0
         path = os.path.join(folder, f"{os.getpid()}-{time.monotonic_ns()}.steps")  # noqa: PTH118
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL | CLOSE_ON_EXEC
         self._file = os.open(path, flags, 0o600)
         self._inode = os.fstat(self._file).st_ino
         header = {"pid": os.getpid(), "local_rank": _local_rank()}
@@ -85,11 +92,11 @@ class StepFile:
     @classmethod
     def open(cls, path: str) -> StepFile | None:
         """Open the file; None when it is not a file, or its first line not complete or valid."""
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | UNTRUSTED)
         line, header = b"", None
         try:
             if stat.S_ISREG(os.fstat(file).st_mode):
-                line, newline, _ = os.pread(file, 4_096, 0).partition(b"\n")
+                line, newline, _ = _read_at(file, 4_096, 0).partition(b"\n")
                 header = json.loads(line) if newline else None
         except (OSError, ValueError):
             header = None
@@ -100,7 +107,7 @@ class StepFile:
 
     def read(self) -> list[tuple[float, ...]]:
         """Return complete records that were added since the last call."""
-        data = os.pread(self._file, READ_AT_ONCE_B, self._position)
+        data = _read_at(self._file, READ_AT_ONCE_B, self._position)
         whole_b = len(data) // RECORD_B * RECORD_B
         self._position += whole_b
         values = array("d", data[:whole_b])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError, StoreUnwritable
-from wattloop.core.files import atomic_write_json, is_same_file, try_lock
+from wattloop.core.files import CLOSE_ON_EXEC, atomic_write_json, is_same_file, try_lock
 from wattloop.store.ingest.received_run import RunSource
 from wattloop.store.journal import END, frames_in
 from wattloop.store.run_record import AGENT_KINDS, UNALLOCATED_KIND, RunRecord
@@ -154,7 +154,7 @@ class Incoming:
         path = self.path(run_id)
         if create:
             self.folder.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        flags = os.O_RDWR | os.O_APPEND | CLOSE_ON_EXEC | (os.O_CREAT if create else 0)
         while True:
             try:
                 descriptor = os.open(path, flags, 0o600)

@@ -369,10 +369,13 @@ def _share(text: str, name: str, most: float) -> float:
     return value
 
 
+RAISED = ("SIGTERM", "SIGHUP", "SIGQUIT")
+
+
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Exit with the program's exit code also when interrupted while reporting."""
-    raised = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    raised = [getattr(signal, name) for name in RAISED if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in raised}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
