@@ -7,7 +7,7 @@ Put this folder first on PYTHONPATH and name the system in WATTLOOP_TEST_PLATFOR
 import _ctypes
 import asyncio  # noqa: F401 - loaded before the interfaces go
 import concurrent.futures  # noqa: F401
-import ctypes.util  # noqa: F401
+import ctypes.util
 import getpass  # noqa: F401
 import http.server  # noqa: F401
 import importlib
@@ -129,7 +129,7 @@ if PLATFORM:
         importlib.import_module(name)  # packages that choose their parts by the system, too
     if PLATFORM == "win32":
         sys.modules["msvcrt"] = _msvcrt()
-        _ctypes.LoadLibrary = _load_library
+        _ctypes.LoadLibrary = ctypes.WinDLL = _load_library
     for module, names in (LINUX_NAMES if PLATFORM == "win32" else NOT_ON_MACOS).items():
         for name in names:
             if hasattr(module, name):
