@@ -121,7 +121,7 @@ def test_list_names_everything(here: Machine, capsys: pytest.CaptureFixture[str]
     assert main(["bench", "--list", "--json", "-"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert [k["name"] for k in data["kernels"]] == [
-        "gemm", "spmv", "triad", "stencil", "montecarlo", "dist",
+        "gemm", "spmv", "triad", "stencil", "montecarlo", "dist", "spmv_coo",
     ]  # fmt: skip
     assert {b["name"] for b in data["backends"]} == {
         "numpy", "numba", "torch", "jax", "cupy", "tensorflow",

@@ -32,6 +32,7 @@ for name, size in sizes.items():
     assert loaded.check().ok, name
     assembly = "".join(backend.compiled[name].inspect_asm().values())
     found[name] = sorted(set(packed_instructions(assembly)))
+    found[name + " widths"] = sorted(w for w in ("xmm", "ymm", "zmm") if "%" + w in assembly)
 print(json.dumps(found))
 """
 
@@ -50,7 +51,23 @@ def packed(style: str) -> dict[str, list[str]]:
 
 def test_scalar_code_has_no_packed_arithmetic() -> None:
     """With LLVM's vectorisers off not one instruction computes on several floats."""
-    assert packed("scalar") == {name: [] for name in SIZES}
+    found = packed("scalar")
+    assert {name: found[name] for name in SIZES} == {name: [] for name in SIZES}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="SSE and AVX are of x86")
+def test_sse_has_registers_of_128_bits_and_avx_of_256() -> None:
+    """As the thesis's SIMD versions; also on a processor that has wider ones."""
+    features = pytest.importorskip("llvmlite.binding").get_host_cpu_features()
+    sse = packed("sse")
+    assert "addps" in sse["triad"]
+    assert sse["triad widths"] == ["xmm"]
+    if features.get("avx"):
+        avx = packed("avx")
+        assert "vaddps" in avx["triad"]
+        assert avx["triad widths"] == ["xmm", "ymm"]
+    with pytest.raises(Unsupported, match="NUMBA_CPU_NAME=nehalem"):
+        NumbaBackend("cpu", "sse")
 
 
 def test_scalar_is_refused_where_vectorisers_are_on() -> None:

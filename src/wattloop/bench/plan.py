@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
-from wattloop.kernels.backend import Backend, Unsupported
+from wattloop.kernels.backend import ONE_THREAD, Backend, Unsupported
 from wattloop.kernels.device import Device, chosen_device
 from wattloop.kernels.kernel import Kernel, dtype_named
 from wattloop.kernels.loaded_kernel import available_b, refuse_if_too_large
@@ -150,8 +150,6 @@ def _seconds(seconds: float) -> float:
 
 
 WARMUP_S = {"cpu": 0.15, "gpu": 0.5}
-ONE_THREAD = ("scalar", "simd")
-"""Styles that use one thread, whatever was asked for."""
 
 
 @dataclass(frozen=True)
@@ -236,8 +234,8 @@ def _jobs(
 ) -> list[KernelJob]:
     cpus = usable_cpus()
     on_cpu = choice.device.kind == "cpu"
-    # torch.compile only where it is asked for; numba's three styles are what it is here for
-    usual = backend.styles if backend.name == "numba" else backend.styles[:1]
+    # torch.compile, SSE and AVX only where they are asked for; numba is here for the other three
+    usual = backend.styles[:3] if backend.name == "numba" else backend.styles[:1]
     styles = [s for s in backend.styles if s in choice.styles] if choice.styles else usual
     jobs = []
     for style in sorted(styles, key=list(reversed(backend.styles)).index):

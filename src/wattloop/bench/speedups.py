@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from wattloop.bench.result import KernelResult
+from wattloop.kernels.backend import ONE_THREAD
 
 NOISE = 0.02
 """Less energy saved than this share does not count as paying."""
@@ -65,7 +66,7 @@ def threads_stop_paying(results: Sequence[KernelResult]) -> list[StopsPaying]:
     """For each kernel that was run on several numbers of threads."""
     groups: dict[tuple[str, str, str, int, str], dict[int, KernelResult]] = {}
     for result in results:
-        if result.ok and result.scope == "cpu" and result.style not in ("scalar", "simd"):
+        if result.ok and result.scope == "cpu" and result.style not in ONE_THREAD:
             key = (result.kernel, result.backend, result.style, result.size, result.dtype)
             groups.setdefault(key, {})[result.threads] = result
     found = []
@@ -95,7 +96,7 @@ def _reference(result: KernelResult, results: Iterable[KernelResult]) -> KernelR
         return None
     key = operator.attrgetter("kernel", "size", "dtype", "backend", "device")
     same = [r for r in results if r.ok and r.threads == 1 and key(r) == key(result)]
-    if result.style in ("scalar", "simd"):
+    if result.style in ONE_THREAD:
         wanted: tuple[str, ...] = ("scalar",)
     elif result.style == "parallel":
         wanted = ("parallel", "simd")

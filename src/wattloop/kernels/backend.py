@@ -28,6 +28,12 @@ class Unsupported(WattloopError):
     """A framework cannot run this kernel in this format, style or place."""
 
 
+TARGETS = {"sse": ("nehalem", "+sse4.2,-avx"), "avx": ("sandybridge", "+avx,-avx2,-avx512f")}
+"""Style -> processor and features that Numba compiles for (thesis 3.4.2: SSE and AVX)."""
+ONE_THREAD = ("scalar", "simd", *TARGETS)
+"""Styles that use one thread, whatever was asked for."""
+
+
 class Backend(ABC):
     """One framework on one device, in one style.
 
@@ -80,6 +86,8 @@ class Backend(ABC):
     def accepts_on(cls, kernel: Kernel, device: str) -> None:
         """Raise `Unsupported` if the kernel's format does not exist on the device."""
         dtype = kernel.dtype.name
+        if kernel.name not in cls.methods:
+            raise Unsupported(f"{cls.name} does not run {kernel.name} here")
         if dtype not in kernel.dtypes:
             raise Unsupported(f"{kernel.name} is not run in {dtype}: {kernel.dtype_reason}")
         if dtype not in cls.dtypes:

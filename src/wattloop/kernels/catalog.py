@@ -108,6 +108,26 @@ class Spmv(Kernel):
         return terms.sum(axis=1), allowed
 
 
+class SpmvCoo(Spmv):
+    """SPMV in coordinate form, as the thesis has it (SPMV_COO): a row number per non-zero.
+
+    bytes  z (s + 8)       values, 32-bit row and column numbers
+           + 2 n s         x read once, y written
+    """
+
+    name = "spmv_coo"
+    equation = "y = A x, A sparse, by coordinates"
+
+    def __init__(self, size: int, dtype: Dtype) -> None:
+        super().__init__(size, dtype)
+        matrix_b = self.non_zeros * (dtype.itemsize + 2 * INDEX_B)
+        self.bytes_read = matrix_b + size * dtype.itemsize
+
+    def rows(self) -> Array:
+        """Row number of each non-zero (32 bits), in order."""
+        return np.repeat(np.arange(self.size, dtype=np.int32), PER_ROW)
+
+
 def _hashed(numbers: Array) -> Array:
     """A bijection of 32-bit numbers that looks random (multiply and shift, three rounds)."""
     numbers = numbers ^ (numbers >> np.uint32(16))

@@ -7,13 +7,16 @@ import sys
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
 from wattloop.kernels.backend import Backend
-from wattloop.kernels.catalog import Dist, Gemm, MonteCarlo, Spmv, Stencil, Triad
+from wattloop.kernels.catalog import Dist, Gemm, MonteCarlo, Spmv, SpmvCoo, Stencil, Triad
 from wattloop.kernels.device import chosen_device
 from wattloop.kernels.kernel import Kernel, dtype_named
 
 KERNELS: dict[str, type[Kernel]] = {
     kernel.name: kernel for kernel in (Gemm, Spmv, Triad, Stencil, MonteCarlo, Dist)
 }
+
+FURTHER: dict[str, type[Kernel]] = {SpmvCoo.name: SpmvCoo}
+"""Kernels that are run where they are named; not every framework has them."""
 
 BACKENDS: dict[str, str] = {
     "numpy": "NumpyBackend",
@@ -28,9 +31,10 @@ BACKENDS: dict[str, str] = {
 
 def kernel_named(name: str) -> type[Kernel]:
     """Return a kernel by name. Raises ConfigError, with the known names."""
-    if name not in KERNELS:
-        raise ConfigError(f"unknown kernel '{name}'; known are {', '.join(KERNELS)}")
-    return KERNELS[name]
+    known = KERNELS | FURTHER
+    if name not in known:
+        raise ConfigError(f"unknown kernel '{name}'; known are {', '.join(known)}")
+    return known[name]
 
 
 def backend_named(name: str) -> type[Backend]:

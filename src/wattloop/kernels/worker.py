@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 import wattloop
 from wattloop.core.errors import WattloopError
-from wattloop.kernels.backend import Backend, Unsupported
+from wattloop.kernels.backend import TARGETS, Backend, Unsupported
 from wattloop.kernels.loaded_kernel import LoadedKernel, forget_peak, load, peak_b
 from wattloop.kernels.registry import backend_named
 
@@ -203,6 +203,9 @@ def worker_environment(job: KernelJob, base: Mapping[str, str]) -> dict[str, str
     # scalar code: LLVM may neither widen loops nor join neighbouring statements
     vectorise = "0" if job.style == "scalar" else "1"
     environment |= {"NUMBA_LOOP_VECTORIZE": vectorise, "NUMBA_SLP_VECTORIZE": vectorise}
+    if job.style in TARGETS:
+        name, features = TARGETS[job.style]
+        environment |= {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
     # frameworks take what they need of a GPU's memory, not most of it
     environment |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -33,7 +33,7 @@ from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
 from wattloop.core.table import Table
 from wattloop.core.units import format_bytes, format_duration
-from wattloop.kernels.registry import BACKENDS, KERNELS, backend_named
+from wattloop.kernels.registry import BACKENDS, FURTHER, KERNELS, backend_named
 from wattloop.measure.session import Session
 from wattloop.store.database import open_store
 from wattloop.store.formats.table_files import Target
@@ -162,7 +162,7 @@ def _listing() -> dict[str, Any]:
                 "sizes": dict(kind.sizes),
                 "dtypes": list(kind.dtypes),
             }
-            for kind in KERNELS.values()
+            for kind in (KERNELS | FURTHER).values()
         ],
         "backends": [
             {

@@ -1,12 +1,13 @@
 """Numba: the same loops as scalar code, as SIMD code, and as SIMD code on several threads."""
 
+import importlib
 import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
-from wattloop.kernels.backend import Array, Backend, Run, Unsupported
+from wattloop.kernels.backend import TARGETS, Array, Backend, Run, Unsupported
 from wattloop.kernels.backends.numpy_backend import host_array
 from wattloop.kernels.catalog import (
     CENTRE,
@@ -16,6 +17,7 @@ from wattloop.kernels.catalog import (
     Gemm,
     MonteCarlo,
     Spmv,
+    SpmvCoo,
     Stencil,
     Triad,
 )
@@ -31,15 +33,17 @@ class NumbaBackend(Backend):
     scalar: LLVM's vectorisers off, so it needs `NUMBA_LOOP_VECTORIZE=0` and
     `NUMBA_SLP_VECTORIZE=0` before Numba is imported, as `wattloop bench` sets them in the process
     it starts. simd: vectorisers on, sums may be reordered. parallel: simd, on several threads.
+    sse, avx: simd for an older processor (`TARGETS`), whose registers have 128 and 256 bits.
     """
 
     name, package, extra = "numba", "numba", "numba"
     devices = ("cpu",)
-    styles = ("parallel", "simd", "scalar")
+    styles = ("parallel", "simd", "scalar", "avx", "sse")
     dtypes = ("fp64", "fp32")
     methods: ClassVar = {
         "gemm": "three loops, rows of B",
         "spmv": "loop over CSR rows",
+        "spmv_coo": "loop over non-zeros",
         "triad": "one loop",
         "stencil": "three loops",
         "montecarlo": "one loop, hashed points",
@@ -56,11 +60,23 @@ class NumbaBackend(Backend):
                 "numba: scalar code needs NUMBA_LOOP_VECTORIZE=0 and NUMBA_SLP_VECTORIZE=0 set "
                 "before numba is imported; 'wattloop bench' does that in a process of its own"
             )
+        if self.style in TARGETS:
+            self._check_target(TARGETS[self.style][0])
         if self.style == "parallel" and threads is not None:
             numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
         self._loops: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self.compiled: dict[str, Any] = {}
         """Kernel -> Numba's dispatcher, for who wants to see its assembly."""
+
+    def _check_target(self, name: str) -> None:
+        binding: Any = importlib.import_module("llvmlite.binding")
+        if not binding.get_host_cpu_features().get("avx" if self.style == "avx" else "sse4.2"):
+            raise Unsupported(f"numba: this processor has no {self.style.upper()}")
+        if name != self._numba.config.CPU_NAME:
+            raise Unsupported(
+                f"numba: {self.style} code needs NUMBA_CPU_NAME={name} set before numba is "
+                "imported; 'wattloop bench' does that in a process of its own"
+            )
 
     def gemm(self, kernel: Gemm) -> Run:
         """Not blocked for caches: this shows what the compiler makes of loops, BLAS is numpy."""
@@ -75,6 +91,14 @@ class NumbaBackend(Backend):
         starts, y = kernel.row_starts(), np.empty_like(x)
         loop = self._loop("spmv")
         return lambda: loop(starts, columns, values, x, y)
+
+    def spmv_coo(self, kernel: SpmvCoo) -> Run:
+        values, x = host_array(kernel.values, kernel.dtype), host_array(kernel.x, kernel.dtype)
+        columns = kernel.columns(np.arange(kernel.size)).reshape(-1)
+        rows, y = kernel.rows(), np.empty_like(x)
+        loop = self._loop("spmv_coo")
+        parts = self._numba.get_num_threads() if self.style == "parallel" else 1
+        return lambda: loop(rows, columns, values, x, y, parts)
 
     def triad(self, kernel: Triad) -> Run:
         b, c = host_array(kernel.b, kernel.dtype), host_array(kernel.c, kernel.dtype)

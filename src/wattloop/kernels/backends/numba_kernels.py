@@ -35,6 +35,18 @@ def spmv(starts: Array, columns: Array, values: Array, x: Array, y: Array) -> Ar
     return y
 
 
+def spmv_coo(rows: Array, columns: Array, values: Array, x: Array, y: Array, parts: int) -> Array:
+    """Each part has whole rows: the non-zeros are sorted by row, as many in each."""
+    n = y.shape[0]
+    each = rows.shape[0] // n
+    for part in prange(parts):
+        begin, end = part * n // parts, (part + 1) * n // parts
+        y[begin:end] = 0
+        for place in range(begin * each, end * each):
+            y[rows[place]] += values[place] * x[columns[place]]
+    return y
+
+
 def triad(a: Array, b: Array, c: Array, scalar: Any) -> Array:
     for i in prange(a.shape[0]):
         a[i] = b[i] + scalar * c[i]

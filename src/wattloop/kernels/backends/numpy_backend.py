@@ -15,6 +15,7 @@ from wattloop.kernels.catalog import (
     Gemm,
     MonteCarlo,
     Spmv,
+    SpmvCoo,
     Stencil,
     Triad,
 )
@@ -34,6 +35,7 @@ class NumpyBackend(Backend):
     methods: ClassVar = {
         "gemm": "np.matmul (BLAS)",
         "spmv": "scipy.sparse CSR, or gather and row sums",
+        "spmv_coo": "scipy.sparse COO, or np.add.at",
         "triad": "np.multiply, np.add",
         "stencil": "sums of slices",
         "montecarlo": "Generator.random",
@@ -57,6 +59,22 @@ class NumpyBackend(Backend):
             return lambda: matrix @ x
         values = values.reshape(-1, PER_ROW)
         return lambda: np.einsum("ik,ik->i", values, x[columns])
+
+    def spmv_coo(self, kernel: SpmvCoo) -> Run:
+        values, x = host_array(kernel.values, kernel.dtype), host_array(kernel.x, kernel.dtype)
+        rows, columns = kernel.rows(), kernel.columns(np.arange(kernel.size)).reshape(-1)
+        if importlib.util.find_spec("scipy") is not None:
+            from scipy.sparse import coo_matrix
+
+            matrix = coo_matrix((values, (rows, columns)), shape=(kernel.size, kernel.size))
+            return lambda: matrix @ x
+
+        def run() -> Array:
+            y = np.zeros_like(x)
+            np.add.at(y, rows, values * x[columns])
+            return y
+
+        return run
 
     def triad(self, kernel: Triad) -> Run:
         """Two passes: numpy has no fused multiply and add."""

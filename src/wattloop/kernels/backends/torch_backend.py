@@ -16,6 +16,7 @@ from wattloop.kernels.catalog import (
     Gemm,
     MonteCarlo,
     Spmv,
+    SpmvCoo,
     Stencil,
     Triad,
 )
@@ -35,6 +36,7 @@ class TorchBackend(Backend):
     methods: ClassVar = {
         "gemm": "torch.matmul",
         "spmv": "sparse CSR @ vector",
+        "spmv_coo": "sparse COO @ vector",
         "triad": "torch.add(b, c, alpha=s)",
         "stencil": "sums of slices",
         "montecarlo": "Tensor.uniform_",
@@ -95,6 +97,20 @@ class TorchBackend(Backend):
                 size=(kernel.size, kernel.size),
                 check_invariants=False,
             )
+        x = self._array(kernel.x)
+        return lambda: torch.mv(matrix, x)
+
+    def spmv_coo(self, kernel: SpmvCoo) -> Run:
+        torch = self._torch
+        self._eager_only(kernel)
+        if self.device == "cpu" and kernel.dtype.itemsize < 4:
+            raise Unsupported("torch has no sparse product in half precision on a CPU")
+        columns = kernel.columns(np.arange(kernel.size)).reshape(-1)
+        places = torch.from_numpy(np.stack((kernel.rows(), columns))).to(self._place)
+        shape = (kernel.size, kernel.size)
+        matrix = torch.sparse_coo_tensor(
+            places, self._array(kernel.values), shape, is_coalesced=True, check_invariants=False
+        )
         x = self._array(kernel.x)
         return lambda: torch.mv(matrix, x)
 
