@@ -91,6 +91,15 @@ def test_a_default_is_made_whole(tmp_path: Path) -> None:
     assert "momentum" not in default
 
 
+def test_an_empty_field_is_as_if_it_were_not_given(tmp_path: Path) -> None:
+    """Promise: `time:` without a value is no limit, and `target:` no target."""
+    text = X + "metric: {name: loss, target: }\nlimits: {time: , energy: , trial_timeout: }"
+    spec = read(tmp_path, text)
+    assert spec.metric is not None and spec.metric.target is None
+    limits = spec.limits
+    assert (limits.time_s, limits.energy_j, limits.trial_timeout_s) == (None, None, None)
+
+
 def test_a_sweep_of_wandb_is_understood(tmp_path: Path) -> None:
     """Program, project, run_cap, bayes, distributions by their names there."""
     spec = read(

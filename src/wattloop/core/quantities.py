@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -144,6 +145,23 @@ def seconds(value: Any) -> Any:
     if value.strip().startswith("-"):
         raise ValueError(f"{value!r} is not {what}")
     return quantity(value, Dimension.TIME, what=what).value
+
+
+def command_words(value: Any) -> Any:
+    """Split a command line; of a list of words, numbers among them become words, too."""
+    if isinstance(value, str):
+        try:
+            return shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"not a command line: {error}") from None
+    if isinstance(value, list | tuple):
+        return [str(word) if isinstance(word, int | float) else word for word in value]
+    return value
+
+
+def counts(value: Any) -> Any:
+    """Return a single count as a list; anything else is returned unchanged."""
+    return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _from_mapping(value: Mapping[str, Any]) -> Values:

@@ -1,6 +1,5 @@
 """Specification of a sweep, validated with errors that name line and field."""
 
-import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -16,8 +15,11 @@ from pydantic import (
 
 from wattloop.accounting.metrics import METRICS
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import Values, expanded, seconds
+from wattloop.core.quantities import Values, command_words, counts, expanded, seconds
 from wattloop.core.yaml_spec import YamlWithLines, nearest
+
+Words = Annotated[list[str], BeforeValidator(command_words)]
+Seconds = BeforeValidator(seconds)
 
 
 class _Strict(BaseModel):
@@ -66,19 +68,14 @@ class CoolDown(_Strict):
     """
 
     within_c: Annotated[float | None, Field(gt=0, alias="within")] = None
-    limit_s: Annotated[float, Field(ge=0, alias="limit")] = 120.0
-    pause_s: Annotated[float, Field(ge=0, alias="pause")] = 0.0
-
-    @field_validator("limit_s", "pause_s", mode="before")
-    @classmethod
-    def _seconds(cls, value: Any) -> Any:
-        return seconds(value)
+    limit_s: Annotated[float, Field(ge=0, alias="limit"), Seconds] = 120.0
+    pause_s: Annotated[float, Field(ge=0, alias="pause"), Seconds] = 0.0
 
 
 class SweepWorkload(_Strict):
     """One command of several, for tables by kernel and library."""
 
-    command: list[str] = Field(min_length=1)
+    command: Words = Field(min_length=1)
     library: str = ""
 
     @model_validator(mode="before")
@@ -86,46 +83,28 @@ class SweepWorkload(_Strict):
     def _plain_command(cls, value: Any) -> Any:
         return {"command": value} if isinstance(value, str | list) else value
 
-    @field_validator("command", mode="before")
-    @classmethod
-    def _words(cls, value: Any) -> Any:
-        return _words(value)
-
 
 class SweepSpec(_Strict):
     """One sweep. The field names are those of the YAML file."""
 
     name: str = ""
-    command: list[str] = Field(default_factory=list)
+    command: Words = Field(default_factory=list)
     workloads: dict[str, SweepWorkload] = Field(default_factory=dict)
     levers: dict[str, Annotated[Values, BeforeValidator(expanded)]] = Field(default_factory=dict)
     combine: Literal["grid", "each"] = "grid"
-    gpus: list[Annotated[int, Field(ge=1, le=1024)]] = Field(default_factory=list)
+    gpus: Annotated[list[Annotated[int, Field(ge=1, le=1024)]], BeforeValidator(counts)] = Field(
+        default_factory=list
+    )
     repeats: Repeats = Repeats()
     warmup: int = Field(1, ge=0, le=100)
     cooldown: CoolDown = CoolDown()
     order: Literal["random", "listed"] = "random"
     seed: int = 0
-    timeout_s: Annotated[float | None, Field(gt=0, alias="timeout")] = None
+    timeout_s: Annotated[float | None, Field(gt=0, alias="timeout"), Seconds] = None
     window: str = ""
     scope: Literal["gpu", "cpu", "dram", "node"] | None = None
     metric: str = "edp"
     k: float = Field(2.0, gt=1)
-
-    @field_validator("command", mode="before")
-    @classmethod
-    def _command_words(cls, value: Any) -> Any:
-        return _words(value)
-
-    @field_validator("gpus", mode="before")
-    @classmethod
-    def _gpu_counts(cls, value: Any) -> Any:
-        return [value] if isinstance(value, int) and not isinstance(value, bool) else value
-
-    @field_validator("timeout_s", mode="before")
-    @classmethod
-    def _timeout(cls, value: Any) -> Any:
-        return seconds(value)
 
     @field_validator("metric")
     @classmethod
@@ -170,15 +149,3 @@ def _said(fault: Any, source: YamlWithLines | None) -> str:
     given = fault.get("input")
     shown = f", not {given!r}" if isinstance(given, str | int | float | bool) else ""
     return f"{where}: {field}: {message}{shown if fault['type'] != 'value_error' else ''}"
-
-
-def _words(value: Any) -> Any:
-    """A command line as one text, or as a list of words (numbers among them are words, too)."""
-    if isinstance(value, str):
-        try:
-            return shlex.split(value)
-        except ValueError as error:
-            raise ValueError(f"not a command line: {error}") from None
-    if isinstance(value, list):
-        return [str(word) if isinstance(word, int | float) else word for word in value]
-    return value

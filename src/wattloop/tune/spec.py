@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AliasChoices,
-    BaseModel,
+    BeforeValidator,
     Field,
     ValidationError,
     field_validator,
@@ -18,6 +18,7 @@ from pydantic import (
 from wattloop.cap.finder import FINDER_METRICS
 from wattloop.core import yaml_spec
 from wattloop.core.errors import ConfigError
+from wattloop.core.quantities import command_words
 from wattloop.core.settings import Settings
 from wattloop.core.yaml_spec import Fault, YamlWithLines, read_yaml, validation_errors
 from wattloop.tune.objective import Objective
@@ -47,12 +48,6 @@ def format_faults(faults: Iterable[Fault], source: YamlWithLines | None) -> str:
     return yaml_spec.format_errors(faults, source, otherwise="search")
 
 
-def format_validation_error(
-    error: ValidationError, model: type[BaseModel], source: YamlWithLines | None
-) -> str:
-    return format_faults(validation_errors(error, model), source)
-
-
 def cap_metric(objective: Objective) -> tuple[str, float]:
     """Return metric and k for `CapSearch`.
 
@@ -65,10 +60,6 @@ def cap_metric(objective: Objective) -> tuple[str, float]:
         if name == "cost" and objective.options.get("price_per_hour"):
             return "eds", objective.k
     return "energy", objective.k
-
-
-def wants_no_cap(names: list[str]) -> bool:
-    return names == ["time"]
 
 
 FOREIGN = ("project", "entity", "controller", "job", "image_uri", "kind")
@@ -103,7 +94,7 @@ def without_wandb_fields(written: Mapping[str, Any]) -> dict[str, Any]:
 
 def split_command(command: Any) -> Any:
     """Split the command into arguments; macros that differ per trial stay."""
-    words = _split(command)
+    words = command_words(command)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return words  # refused later
     for macro, text in FIXED.items():
@@ -123,17 +114,6 @@ def _with_program(command: Any, program: str) -> Any:
     if isinstance(command, list | tuple):
         return [w.replace("${program}", program) if isinstance(w, str) else w for w in command]
     return command
-
-
-def _split(value: Any) -> Any:
-    if isinstance(value, str):
-        try:
-            return shlex.split(value)
-        except ValueError as error:
-            raise ValueError(f"not a command line: {error}") from None
-    if isinstance(value, list | tuple):
-        return [str(word) if isinstance(word, int | float) else word for word in value]
-    return value
 
 
 def complete_default(space: Space, given: Mapping[str, Value]) -> Configuration:
@@ -251,7 +231,7 @@ def _about_strategy(spec: "SearchSpec") -> Iterator[Fault]:
             f"{name} scores each training by itself, and sm2 only compares several: use the "
             "strategy sm2, grid or random",
         )
-    if spec.hardware.cap is not None and wants_no_cap(objectives):
+    if spec.hardware.cap is not None and objectives == ["time"]:
         yield (
             ("hardware", "power_limit"),
             "with least time as the objective the highest cap is best: leave it out",
@@ -323,7 +303,7 @@ class SearchSpec(SpecModel):
 
     name: str = ""
     description: str = ""
-    command: list[str] = Field(default_factory=list)
+    command: Annotated[list[str], BeforeValidator(split_command)] = Field(default_factory=list)
     metric: MetricSpec | None = None
     parameters: dict[str, ParameterSpec] = Field(default_factory=dict)
     hardware: HardwareSpec = HardwareSpec()
@@ -347,11 +327,6 @@ class SearchSpec(SpecModel):
         if not isinstance(value, Mapping):
             raise ValueError("write 'key: value' lines")
         return without_wandb_fields(value)
-
-    @field_validator("command", mode="before")
-    @classmethod
-    def _words(cls, value: Any) -> Any:
-        return split_command(value)
 
     @field_validator("default", mode="before")
     @classmethod
@@ -473,7 +448,7 @@ def spec_from(data: Mapping[str, Any], source: YamlWithLines | None = None) -> S
     try:
         spec = SearchSpec.model_validate(plain_data)
     except ValidationError as error:
-        raise ConfigError(format_validation_error(error, SearchSpec, source)) from None
+        raise ConfigError(format_faults(validation_errors(error, SearchSpec), source)) from None
     faults = list(contradictions(spec))
     if faults:
         raise ConfigError(format_faults(faults, source))

@@ -18,7 +18,7 @@ from pydantic import (
 from wattloop.accounting.carbon import find_intensity
 from wattloop.cap.finder import FINDER_METRICS
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import Dimension, Values, expanded, quantity, seconds
+from wattloop.core.quantities import Dimension, Values, counts, expanded, quantity, seconds
 from wattloop.core.settings import Settings
 from wattloop.core.yaml_spec import nearest
 from wattloop.tune.objective import NEED_QUALITY, OBJECTIVES, OPTIONS, Objective
@@ -74,8 +74,8 @@ ELSEWHERE = {
 }
 """Fields of W&B without an equivalent here -> what to write instead."""
 Scalar = Annotated[Value, BeforeValidator(parse_exponent)]
-Seconds = Annotated[float | None, BeforeValidator(seconds), Field(gt=0)]
-Joules = Annotated[float | None, BeforeValidator(joules), Field(gt=0)]
+Seconds = Annotated[float | None, Field(gt=0), BeforeValidator(seconds)]
+Joules = Annotated[float | None, Field(gt=0), BeforeValidator(joules)]
 
 
 class SpecModel(BaseModel):
@@ -87,7 +87,7 @@ class SpecModel(BaseModel):
 class ParameterSpec(SpecModel):
     """Specification of a parameter: `values`, `value`, `min` and `max`, or `same_as`."""
 
-    values: list[Scalar] | None = None
+    values: Annotated[list[Scalar] | None, BeforeValidator(plain)] = None
     value: Scalar = None
     min: int | float | None = None
     max: int | float | None = None
@@ -111,11 +111,6 @@ class ParameterSpec(SpecModel):
             if name in value:
                 raise ValueError(f"{name}: {remedy}")
         return dict(value)
-
-    @field_validator("values", mode="before")
-    @classmethod
-    def _numbers(cls, value: Any) -> Any:
-        return plain(value)
 
     @field_validator("min", "max", "q", mode="before")
     @classmethod
@@ -385,7 +380,9 @@ class HardwareSpec(SpecModel):
     power_limit: CapSpec | Levels | None = None
     sm_clock: Levels | None = None
     memory_clock: Levels | None = None
-    gpus: list[Annotated[int, Field(ge=1, le=1024)]] | None = None
+    gpus: Annotated[list[Annotated[int, Field(ge=1, le=1024)]] | None, BeforeValidator(counts)] = (
+        None
+    )
     levers: dict[str, Levels] = Field(default_factory=dict)
 
     @field_validator("power_limit", mode="before")
@@ -398,11 +395,6 @@ class HardwareSpec(SpecModel):
         if isinstance(value, Mapping) and "from" not in value:
             return CapSpec.model_validate(value)
         return expanded(value)
-
-    @field_validator("gpus", mode="before")
-    @classmethod
-    def _counts(cls, value: Any) -> Any:
-        return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _whole_lists(self) -> "HardwareSpec":
@@ -451,7 +443,7 @@ class MetricSpec(SpecModel):
 
     name: Annotated[str, Field(min_length=1)]
     goal: Literal["maximize", "minimize"]
-    target: Annotated[float | None, BeforeValidator(parse_exponent), Field(allow_inf_nan=False)] = (
+    target: Annotated[float | None, Field(allow_inf_nan=False), BeforeValidator(parse_exponent)] = (
         None
     )
 
