@@ -14,7 +14,7 @@ from wattloop.accounting.idle import IdleLine, idle_path, load_idle
 from wattloop.advise.gpu_facts import GpuFacts, SignalTrace, TraceInterval, gpu_facts
 from wattloop.core.errors import StoreError
 from wattloop.core.records import Scope
-from wattloop.core.results import RunStatus, non_overlapping
+from wattloop.core.results import RunStatus, inside_name, non_overlapping
 from wattloop.core.settings import Settings
 from wattloop.integrations.phases import Phase, StepTotals
 from wattloop.integrations.stored_steps import read_step_totals
@@ -72,13 +72,8 @@ def _power_w(lines: Mapping[str, IdleLine]) -> float:
     """Of devices that do not overlap; a meter at the socket covers them all."""
     if "node" in lines:
         return lines["node"].beta_w
-    names = non_overlapping((name, _inside(name)) for name in lines)
+    names = non_overlapping((name, inside_name(name)) for name in lines)
     return sum(lines[name].beta_w for name in names)
-
-
-def _inside(name: str) -> str | None:
-    head, _, leaf = name.rpartition("/")
-    return f"{head}/package" if head and leaf != "package" else None
 
 
 EVENT = "precision"

@@ -11,10 +11,11 @@ from typing import Any, TypeGuard
 from wattloop.cap.gpus import round_caps
 from wattloop.cap.saving import REFERENCE, Setting
 from wattloop.control.lever import Lever
-from wattloop.control.lock import process_command, user_name
+from wattloop.control.lock import process_command
 from wattloop.control.registry import find_levers, levers_named
 from wattloop.control.session import LeverSession, lever_session
 from wattloop.core.errors import ConfigError, DeviceBusy, MeterUnavailable, WattloopError
+from wattloop.core.files import user_name
 from wattloop.core.records import Scope
 from wattloop.measure.session import Session
 from wattloop.meters import nvidia

@@ -24,9 +24,8 @@ from wattloop.cap.gpus import devices_energy
 from wattloop.cap.job_leader import JobFollower, JobLeader, job_of
 from wattloop.cap.saver import Saver, SaverConfig
 from wattloop.cap.saving import LearnedSetting, SavingResult, SavingState, Setting
-from wattloop.control.lock import user_name
 from wattloop.core.errors import ConfigError, LeverError, WattloopError
-from wattloop.core.files import atomic_write_json, user_path
+from wattloop.core.files import atomic_write_json, user_name, user_path
 from wattloop.core.settings import Settings
 from wattloop.integrations.step_hook.collector import LiveSteps
 from wattloop.integrations.step_hook.program import StepHook

@@ -19,7 +19,6 @@ from wattloop.control.lock import (
     close_private,
     keep_private,
     lock_holder,
-    user_name,
 )
 from wattloop.core.errors import LeverError
 from wattloop.core.files import (
@@ -30,6 +29,7 @@ from wattloop.core.files import (
     is_locked,
     try_lock,
     user_id,
+    user_name,
     user_path,
 )
 

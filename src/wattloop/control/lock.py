@@ -23,6 +23,7 @@ from wattloop.core.files import (
     try_lock,
     unlock,
     user_id,
+    user_name,
 )
 from wattloop.core.units import format_duration
 from wattloop.hardware.host import Host
@@ -158,15 +159,6 @@ def process_command(pid: int) -> str:
         return ""
     words = data.decode(errors="replace").split("\0")
     return _printable(" ".join([Path(words[0]).name, *words[1:]]).strip()[:120])
-
-
-def user_name(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
 
 
 def group_ids(uid: int) -> frozenset[int]:

@@ -343,7 +343,7 @@ def distrust(
         return f"{_printable(path)} is ignored: it cannot be looked at ({error.strerror})"
     strangers = owners - {0, os.geteuid()}  # for root that is root alone
     if strangers:
-        whose = _user(min(strangers))
+        whose = user_name(min(strangers))
         if os.geteuid() == 0:
             whose += ", and root uses only files of its own"
         return f"{_printable(path)} is ignored: it belongs to {whose}; {remedy}"
@@ -392,7 +392,7 @@ def _is_private_group(status: os.stat_result) -> bool:
     return own and set(group.gr_mem) <= {owner.pw_name}
 
 
-def _user(uid: int) -> str:
+def user_name(uid: int) -> str:
     import pwd
 
     try:

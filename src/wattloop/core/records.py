@@ -36,6 +36,12 @@ SLOW_SENSOR_S = 0.02
 a gauge of the same device gives it its shape."""
 
 
+def picked(record: object, names: str) -> dict[str, Any]:
+    """Return the named attributes (`"name kind scope"`) as plain data; enums as their values."""
+    values = {name: getattr(record, name) for name in names.split()}
+    return {name: v.value if isinstance(v, Enum) else v for name, v in values.items()}
+
+
 class DomainKind(StrEnum):
     """Meaning of a domain's reading."""
 

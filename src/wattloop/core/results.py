@@ -140,7 +140,7 @@ class WindowResult(NamedTuple):
     def scope_domains(self, scope: Scope) -> tuple[DomainEnergy, ...]:
         """Return the domains of one scope that were read and do not overlap."""
         parts = [d for d in self.domains if d.scope is scope and d.energy_j is not None]
-        names = non_overlapping((d.name, _inside_name(d.name)) for d in parts)
+        names = non_overlapping((d.name, inside_name(d.name)) for d in parts)
         return tuple(d for d in parts if d.name in names)
 
     def to_dict(self) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def non_overlapping(domains: Iterable[tuple[str, str | None]]) -> set[str]:
     return {name for name, container in inside_of.items() if container not in inside_of}
 
 
-def _inside_name(name: str) -> str | None:
+def inside_name(name: str) -> str | None:
     """Return the containing domain: `cpu:0/core` lies inside `cpu:0/package`; other names have
     none.
     """

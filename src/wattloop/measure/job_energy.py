@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from wattloop.accounting.device_efficiency import Insight, efficiencies, node_imbalance
-from wattloop.core.records import Scope
+from wattloop.core.records import Scope, picked
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.measure.meter_stream import domain_sources
 from wattloop.measure.node_leader import merged_journal
@@ -109,16 +109,9 @@ class MeasuredJobEnergy:
         return all(node.result.complete for node in self.nodes)
 
     def to_dict(self) -> dict[str, Any]:
+        names = "job_id kind world_size started_wall_s duration_s energy_j uncertainty_j complete"
         return {
-            "job_id": self.job_id,
-            "kind": self.kind,
-            "world_size": self.world_size,
-            "started_wall_s": self.started_wall_s,
-            "duration_s": self.duration_s,
-            "energy_j": self.energy_j,
-            "uncertainty_j": self.uncertainty_j,
-            "complete": self.complete,
-            "earlier": self.earlier,
+            **picked(self, f"{names} earlier"),
             "insights": [insight._asdict() for insight in self.insights],
             "nodes": [node.to_dict() for node in self.nodes],
         }

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import WattloopError
-from wattloop.core.records import Scope
+from wattloop.core.records import Scope, picked
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings, settings_from
 from wattloop.hardware.host import Host
@@ -105,33 +105,18 @@ class RunResult(NamedTuple):
         result = self.result
         cost = self.accounting.get("cost") or {}
         domains = [
-            {
-                "name": d.name,
-                "energy_j": d.energy_j,
-                "provenance": d.provenance.value,
-                "uncertainty_j": d.uncertainty_j,
-                "source": d.source,
-                "scope": d.scope.value,
-                "in_total": d.in_total,
-                "covered": d.covered,
-            }
+            picked(d, "name energy_j provenance uncertainty_j source scope in_total covered")
             for d in result.domains
             if d.energy_j is not None
         ]
         return {
-            "run_id": self.run_id,
-            "status": self.status.value,
-            "exit_code": self.exit_code,
-            "signal": self.signal,
-            "started_wall_s": self.started_wall_s,
+            **picked(self, "run_id status exit_code signal started_wall_s"),
             "duration_s": result.duration_s,
             "energy_j": self.energy_j,
             "uncertainty_j": result.uncertainty_j if self.reported else None,
             "complete": result.complete and self.reported,
             "domains": domains if self.reported else [],
-            "missing": [
-                {"name": m.name, "reason": m.reason, "remedy": m.remedy} for m in self.missing
-            ],
+            "missing": [missing._asdict() for missing in self.missing],
             "warnings": list(result.warnings),
             "carbon_g": self.accounting.get("carbon_g"),
             "cost": cost.get("amount"),

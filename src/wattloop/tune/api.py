@@ -157,20 +157,16 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
     settings = load_settings() if settings is None else settings
     if store is not None:
         settings = settings.overridden({"store": store}, "search()")
-    limits = {
-        "energy": energy,
-        "time": time,
-        "trials": trials,
-        "epochs": epochs,
-        "trial_timeout": trial_timeout,
-    }
+    limits = _given(
+        energy=energy, time=time, trials=trials, epochs=epochs, trial_timeout=trial_timeout
+    )
     written: dict[str, Any] = {
         "name": name,
         "metric": _given(name=metric, goal=goal, target=target),
         "parameters": space.parameters if isinstance(space, Space) else dict(space),
         "hardware": hardware,
         "objective": objective,
-        "limits": _given(**limits),
+        "limits": limits,
         "default": default,
         "strategy": strategy,
         "rate": rate,

@@ -20,7 +20,7 @@ from wattloop.cli.output import present, print_rows, write_text
 from wattloop.cli.progress import counted
 from wattloop.control.lever import LeverState, format_setting
 from wattloop.control.registry import find_levers as levers_here
-from wattloop.core.records import Domain, Provenance
+from wattloop.core.records import Domain, Provenance, picked
 from wattloop.core.settings import SENSORS
 from wattloop.hardware.host import Host
 from wattloop.measure.verify import DURATION_S, MeterComparison, verification_report, verify
@@ -165,11 +165,9 @@ def _meter_dict(meter: Meter) -> dict[str, Any]:
         "reason": "",
         "remedy": "",
         "provenance": Provenance.weakest(kinds).value if kinds else None,
-        "domains": [_domain_dict(domain) for domain in meter.domains],
+        "domains": [picked(domain, DOMAIN_FIELDS) for domain in meter.domains],
         "signals": [{"name": s.name, "unit": s.unit} for s in meter.signals],
-        "refused": [
-            {"name": m.name, "reason": m.reason, "remedy": m.remedy} for m in meter.refused
-        ],
+        "refused": [missing._asdict() for missing in meter.refused],
         "parts": [],
     }
 
@@ -191,22 +189,10 @@ def _refusal_dicts(inventory: Inventory) -> list[dict[str, Any]]:
     ]
 
 
-def _domain_dict(domain: Domain) -> dict[str, Any]:
-    return {
-        "name": domain.name,
-        "kind": domain.kind.value,
-        "scope": domain.scope.value,
-        "provenance": domain.provenance.value,
-        "source": domain.source,
-        "inside": domain.inside,
-        "resolution": domain.resolution,
-        "update_period_s": domain.update_period_s,
-        "known_error": domain.known_error,
-        "known_error_w": domain.known_error_w,
-        "device": domain.device,
-        "tdp_w": domain.tdp_w,
-        "tdp_note": domain.tdp_note,
-    }
+DOMAIN_FIELDS = (
+    "name kind scope provenance source inside resolution update_period_s known_error "
+    "known_error_w device tdp_w tdp_note"
+)
 
 
 def _known_error(domain: Domain) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.control.lever import WriteOrderError
-from wattloop.control.lock import process_command, user_name
+from wattloop.control.lock import process_command
 from wattloop.core.errors import ConfigError, DeviceBusy, LeverError, WattloopError
+from wattloop.core.files import user_name
 
 SO_PEERGROUPS = 59
 """Since Linux 4.13 on x86 and ARM; Python has no name for it."""

@@ -13,9 +13,9 @@ from wattloop.control.daemon.job_gpus import gpus_of, read_job_gpus
 from wattloop.control.daemon.protocol import DEFAULT_SOCKET, Peer, PermissionDenied
 from wattloop.control.daemon.trusted_file import read_trusted
 from wattloop.control.lever import Lever, LeverState, Setting, format_setting, full_value
-from wattloop.control.lock import user_name
 from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import user_name
 from wattloop.core.quantities import Dimension, number_and_unit, quantity
 from wattloop.core.yaml_spec import (
     Fault,

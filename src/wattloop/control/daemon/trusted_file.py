@@ -4,9 +4,8 @@ import os
 import stat
 from pathlib import Path
 
-from wattloop.control.lock import user_name
 from wattloop.core.errors import ConfigError
-from wattloop.core.files import CLOSE_ON_EXEC, NO_FOLLOW, NO_WAIT, user_id
+from wattloop.core.files import CLOSE_ON_EXEC, NO_FOLLOW, NO_WAIT, user_id, user_name
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 MOST_B = 1 << 20

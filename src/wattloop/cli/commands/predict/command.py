@@ -33,6 +33,7 @@ from wattloop.cli.output import present, print_table, say
 from wattloop.cli.progress import counted, spinner
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
+from wattloop.core.records import picked
 from wattloop.core.table import Table
 from wattloop.core.units import format_bytes, format_power
 from wattloop.hardware.gpus import Gpu
@@ -299,10 +300,7 @@ def gpus_command(*, json_file: JsonFile = None) -> None:
         json_file,
         lambda: [
             {
-                "name": gpu.name,
-                "product": gpu.product,
-                "memory_bytes": gpu.memory_bytes,
-                "memory_bytes_s": gpu.memory_bytes_s,
+                **picked(gpu, "name product memory_bytes memory_bytes_s"),
                 "matrix_flops": dict(gpu.matrix_flops),
                 "vector_flops": dict(gpu.vector_flops),
                 "tdp_w": gpu.tdp_w,

@@ -12,6 +12,7 @@ from wattloop.cli.commands.predict.options import (
 )
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import UNKNOWN, present, print_rows, say
+from wattloop.core.records import picked
 from wattloop.core.units import format_bytes, format_duration, format_share
 from wattloop.predict.breakdown import (
     WorkPart,
@@ -118,17 +119,8 @@ def _data(forecast: Forecast, views: Mapping[str, Mapping[str, WorkPart]]) -> di
     return {
         "model": work.name,
         "gpu": forecast.placement.gpu.name,
-        "precision": work.precision,
-        "batch": work.batch,
-        "accumulate": work.accumulate,
-        "training": work.training,
-        "parameters": work.parameters,
-        "parameter_bytes": work.parameter_bytes,
-        "gradient_bytes": work.gradient_bytes,
-        "optimizer_bytes": work.optimizer_bytes,
-        "activation_bytes": work.activation_bytes,
-        "peak_bytes": work.peak_bytes,
-        "unruled_share": work.unruled_share,
+        **picked(work, "precision batch accumulate training parameters parameter_bytes"),
+        **picked(work, "gradient_bytes optimizer_bytes activation_bytes peak_bytes unruled_share"),
         **{
             f"by_{view}": {name: part.to_dict() for name, part in parts.items()}
             for view, parts in views.items()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wattloop.predict.parallel.layout import Links
     from wattloop.predict.parallel.model import ParallelForecast
     from wattloop.predict.parallel.plan import Plan
+    from wattloop.predict.serving import ServingForecast
 
 
 def plan_command(  # noqa: PLR0913 - one parameter per option
@@ -164,12 +165,9 @@ def show_parallel(
 
 def _show(forecast: "ParallelForecast") -> None:
     asked, layout = forecast.question, forecast.layout
-    active = ""
-    if forecast.active_parameters < 0.99 * forecast.parameters:
-        active = f", {_billions(forecast.active_parameters)} of them for a token"
     batch = asked.micro_batch * forecast.micro_batches * layout.dp
     title = (
-        f"{asked.model} ({_billions(forecast.parameters)} parameters{active}), {asked.precision}, "
+        f"{asked.model} ({format_parameters(forecast)}), {asked.precision}, "
         f"on {layout.gpus} x {forecast.gpu.product}: {layout}"
     )
     needed = f"{format_bytes(forecast.memory_bytes)} of {format_bytes(forecast.available_bytes)}"
@@ -258,5 +256,8 @@ def _show_plan(found: "Plan", top: int) -> None:
         say(f"note: {note}")
 
 
-def _billions(parameters: float) -> str:
-    return f"{parameters / 1e9:.3g}B"
+def format_parameters(forecast: "ParallelForecast | ServingForecast") -> str:
+    text = f"{forecast.parameters / 1e9:.3g}B parameters"
+    if forecast.active_parameters < 0.99 * forecast.parameters:
+        text += f", {forecast.active_parameters / 1e9:.3g}B of them for a token"
+    return text

@@ -3,6 +3,7 @@
 import typer
 
 from wattloop.cli.commands.predict.options import with_options_named
+from wattloop.cli.commands.predict.parallel import format_parameters
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import present, print_rows, say
 from wattloop.core.units import (
@@ -67,11 +68,8 @@ def serve_command(  # noqa: PLR0913 - one parameter per option
 
 def _show(forecast: ServingForecast, best: ServingForecast | None) -> None:
     asked, gpu = forecast.question, forecast.gpu
-    active = ""
-    if forecast.active_parameters < 0.99 * forecast.parameters:
-        active = f", {_billions(forecast.active_parameters)} of them for a token"
     title = (
-        f"{asked.model} ({_billions(forecast.parameters)} parameters{active}), {asked.weights}, on "
+        f"{asked.model} ({format_parameters(forecast)}), {asked.weights}, on "
         f"{asked.tp} x {gpu.product}: {asked.concurrency} requests of {asked.prompt} + "
         f"{asked.output} tokens"
     )
@@ -113,7 +111,3 @@ def _show(forecast: ServingForecast, best: ServingForecast | None) -> None:
         )
     for note in forecast.notes:
         say(f"note: {note}")
-
-
-def _billions(parameters: float) -> str:
-    return f"{parameters / 1e9:.3g}B"

@@ -24,6 +24,7 @@ from wattloop.cli.output import (
     terminal_room,
 )
 from wattloop.core.errors import ConfigError
+from wattloop.core.records import picked
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
 from wattloop.core.units import (
@@ -212,9 +213,7 @@ def print_list(listed: RunList) -> None:
 def brief(record: RunRecord) -> dict[str, Any]:
     result = record.result
     return {
-        "run_id": record.run_id,
-        "name": record.name,
-        "status": record.status.value,
+        **picked(record, "run_id name status"),
         "started": iso_time(record.started_wall_s),
         "duration_s": record.duration_s,
         "energy_j": record.energy_j,
@@ -222,12 +221,7 @@ def brief(record: RunRecord) -> dict[str, Any]:
         "power_w": None if result is None else result.power_w,
         "provenance": None if result is None or not result.provenance else result.provenance.value,
         "complete": result is not None and result.complete,
-        "exit_code": record.exit_code,
-        "host": record.host,
-        "tags": record.tags,
-        "counted": record.counted,
-        "counted_by": record.counted_by,
-        "shared": record.shared,
+        **picked(record, "exit_code host tags counted counted_by shared"),
     }
 
 

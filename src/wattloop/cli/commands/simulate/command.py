@@ -9,12 +9,9 @@ import typer
 from wattloop.cli.app import RUN, StoreOptions, UsualCommandGroup, Verb
 from wattloop.cli.commands.simulate.scenario import (
     Budget,
-    CapCurves,
-    Horizon,
     New,
+    ScenarioOptions,
     Seeds,
-    Set,
-    Throughputs,
     Trace,
     Variant,
     Workers,
@@ -66,10 +63,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     variant: Variant = None,
     trace: Trace = None,
     budget: Budget = None,
-    horizon: Horizon = None,
-    throughputs: Throughputs = None,
-    cap_curves: CapCurves = None,
-    changes: Set = None,
+    changed: ScenarioOptions,
     check: bool = option("--check", "Look after every event that all invariants hold.", False),
     plot: str | None = file_option(
         "--plot -o FOLDER", "Draw what came of it (SVG, PNG, HTML).", None
@@ -92,16 +86,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         from wattloop.report.figures.render import check_drawable
 
         check_drawable(plot)
-    world = read_scenario(
-        scenario,
-        variant=variant,
-        trace=trace,
-        budget=budget,
-        horizon=horizon,
-        throughputs=throughputs,
-        cap_curves=cap_curves,
-        changes=changes,
-    )
+    world = read_scenario(scenario, variant=variant, trace=trace, budget=budget, **vars(changed))
     campaign = Campaign(world, _choices(policies, world, max_delay), _seeds(seeds, world), check)
     with open_store(settings.store_location) as store:
         experiment, outcomes = _carry_out(campaign, store, workers, new=new)
@@ -174,10 +159,7 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
     workers: Workers = None,
     variant: Variant = None,
     trace: Trace = None,
-    horizon: Horizon = None,
-    throughputs: Throughputs = None,
-    cap_curves: CapCurves = None,
-    changes: Set = None,
+    changed: ScenarioOptions,
     new: New = False,
     given: StoreOptions,
 ) -> None:
@@ -192,15 +174,7 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
     from wattloop.store.database import open_store
 
     settings = given.settings()
-    world = read_scenario(
-        scenario,
-        variant=variant,
-        trace=trace,
-        horizon=horizon,
-        throughputs=throughputs,
-        cap_curves=cap_curves,
-        changes=changes,
-    )
+    world = read_scenario(scenario, variant=variant, trace=trace, **vars(changed))
     wanted = Changes(tuple(replace or ()), budget or "", tuple(nodes or ()))
     then = changed_scenario(world, wanted)
     if policy is None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from wattloop.cli.options import option
@@ -25,21 +25,30 @@ Trace = Annotated[str | None, option("--trace FILE", "Jobs of this trace in plac
 Budget = Annotated[
     str | None, option("--budget POWER", "Power budget of the cluster: 4500 or 4.5kW.")
 ]
-Horizon = Annotated[str | None, option("--horizon TIME", "When the simulation ends, such as 10h.")]
-Throughputs = Annotated[
-    list[str] | None,
-    option("--throughputs FILE", "Oracle from a table of throughputs (Gavel's form)."),
-]
-CapCurves = Annotated[
-    list[str] | None,
-    option("--cap-curves FILE", "Power under caps, with --throughputs (Zeus's form)."),
-]
 Set = Annotated[
     list[str] | None, option("--set KEY=VALUE", "Any field of the scenario, by its path (a.b.c=1).")
 ]
 New = Annotated[bool, option("--new", "Compute everything again, also what is known already.")]
 FLAGS = {"budget": "--budget ", "engine.horizon": "--horizon ", "jobs.trace.file": "--trace "}
 """Field that an option changes -> that option."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioOptions:
+    """Options that change the simulation of a scenario."""
+
+    horizon: Annotated[
+        str | None, option("--horizon TIME", "When the simulation ends, such as 10h.")
+    ] = None
+    throughputs: Annotated[
+        list[str] | None,
+        option("--throughputs FILE", "Oracle from a table of throughputs (Gavel's form)."),
+    ] = None
+    cap_curves: Annotated[
+        list[str] | None,
+        option("--cap-curves FILE", "Power under caps, with --throughputs (Zeus's form)."),
+    ] = None
+    changes: Set = None
 
 
 def read_scenario(
