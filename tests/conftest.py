@@ -29,6 +29,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 LONGEST_FIRST = (
     *("tests/test_transcripts.py", "tests/cap/test_saver_run.py", "tests/cli/test_terminals.py"),
+    *("tests/serve/test_contract.py", "tests/predict/sources/test_script.py"),
+    *("tests/predict/test_serving.py", "tests/integrations/test_notebook.py"),
     *("tests/integrations/test_each_joule_once.py", "tests/cli/test_tune.py"),
     *("tests/integrations/step_hook/test_program_steps.py", "tests/cli/test_sweep.py"),
     *("tests/tune/executors/test_ray.py", "tests/cli/test_cap.py", "tests/serve/test_browser.py"),
