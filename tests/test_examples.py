@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import warm_start
 from wattloop.store.database import open_store
 from wattloop.tune.results import search_table
 from wattloop.virtual.timeline import FileTimeline
@@ -33,11 +34,11 @@ def test_train_digits_prints_energy_per_epoch(
 
 def test_sweep_virtual_node_prints_the_papers_table() -> None:
     """Promise: table 1 and figure 7 of Koszczal et al. in seconds, with EDP best at 170 W."""
-    done = subprocess.run(
+    done = warm_start.run(
         [sys.executable, str(ROOT / "examples" / "sweep_virtual_node.py")],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+    )
     lines = {line.split("  ")[1]: line for line in done.stdout.splitlines() if "  " in line}
     assert "simulated" in done.stdout
     assert "at 170 W   (17.32 % at 170 W)" in lines["EDP"]
@@ -69,10 +70,8 @@ def test_the_sweep_of_the_virtual_node_runs_as_real_processes(tmp_path: Path) ->
         "WATTLOOP_VIRTUAL_GPUS": "8",
         "WATTLOOP_VIRTUAL_MODEL": "node004",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "wattloop", "sweep", "sweep.yaml"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "wattloop", "sweep", "sweep.yaml"]
+    done = warm_start.run(command, env=environment, cwd=tmp_path, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "simulated" in done.stdout
     (energy,) = [line for line in done.stdout.splitlines() if line.startswith("Energy  ")]
@@ -85,7 +84,7 @@ def searched(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """An example with a store of its own, on the estimate."""
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP_")}
-    return subprocess.run(
+    return warm_start.run(
         [sys.executable, *words],
         env={
             **kept,
@@ -96,8 +95,9 @@ def searched(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
             "XDG_RUNTIME_DIR": str(tmp_path),
             "OMP_NUM_THREADS": "1",  # small matrices: threads wait for each other
         },
-        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        timeout=600,
+    )
 
 
 def test_tune_digits_finds_a_configuration_that_is_good_enough(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import entry_points
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import warm_start
 from tests.support.power_curves import Constant
 from tests.support.powercap_driver import Driver
 from tests.support.powercap_tree import PowercapTree
@@ -57,15 +57,7 @@ def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
 
 
 def ran(code: str, tmp_path: Path, env: dict[str, str]) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = warm_start.run([sys.executable, "-c", code], env=env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout.splitlines()
@@ -117,7 +109,7 @@ def test_console_blocks_run_and_print_what_they_show(lines: list[str], tmp_path:
             pytest.skip("wattloop is not installed: its virtual GPU is found by entry points")
         given["WATTLOOP_METERS"] = "virtual"
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    done = subprocess.run(
+    done = warm_start.run(
         [sys.executable, "-m", "wattloop", *words[words.index("wattloop") + 1 :]],
         cwd=tmp_path,
         env=environment(
@@ -126,10 +118,7 @@ def test_console_blocks_run_and_print_what_they_show(lines: list[str], tmp_path:
             WATTLOOP_VIRTUAL_STATE=str(tmp_path / "virtual"),
             **given,
         ),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     printed = [*done.stdout.splitlines(), *done.stderr.splitlines()]
@@ -161,13 +150,10 @@ def test_every_command_is_in_the_table_of_verbs() -> None:
         for names in re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
         for verb in re.findall(r"`([\w-]+)`", names)
     }
-    done = subprocess.run(
+    done = warm_start.run(
         [sys.executable, "-m", "wattloop.cli.main", "--help"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1", "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
+        cwd=ROOT,
     )
     assert verbs == set(re.findall(r"^│ (\w[\w-]*) {2,}", done.stdout, re.MULTILINE))
 

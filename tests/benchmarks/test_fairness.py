@@ -16,7 +16,7 @@ def test_who_asks_for_little_waits_less_as_said_and_more_as_printed(tmp_path: Pa
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--quick", "--json", "bars.json"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     bars = json.loads((tmp_path / "bars.json").read_text())["bars"]

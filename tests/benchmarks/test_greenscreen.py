@@ -45,7 +45,7 @@ def test_the_tables_of_the_report_find_what_costs_energy(tmp_path: Path) -> None
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *words],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     bars = {bar["name"]: bar for bar in json.loads(target.read_text())["bars"]}

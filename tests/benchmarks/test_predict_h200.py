@@ -71,7 +71,7 @@ def test_models_are_judged_on_networks_they_have_not_seen(tmp_path: Path) -> Non
             "WATTLOOP_SHARED_DATA": str(tmp_path),
             "WATTLOOP_BENCHMARK_TRACES": str(tmp_path),
         },
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     bars = {bar["name"]: bar for bar in json.loads(target.read_text())["bars"]}

@@ -22,7 +22,7 @@ def test_quick_run_has_its_bars(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[1] / "src")},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -190,7 +190,7 @@ def test_kill(folder, victim):
     for name, number in (("wattloop", started.pid), ("program", pid)):
         if victim in (name, "both"):
             os.kill(number, signal.SIGKILL)
-    started.wait(60)
+    started.wait(600)
     wait_until(lambda: limits() == AS_FOUND)
     expected = 128 + signal.SIGKILL if victim == "program" else -signal.SIGKILL
     assert started.returncode == expected

@@ -77,7 +77,7 @@ def on_small_disk(machine: Machine, *command: str) -> dict[str, object]:
         pytest.skip(f"no user namespaces here to make a small disk in: {probe.stderr!r}")
     environment = {**machine.environment, "WATTLOOP_STORE": str(disk / "runs.db")}
     done = subprocess.run(
-        [*words, *command], env=environment, capture_output=True, timeout=120, check=True
+        [*words, *command], env=environment, capture_output=True, timeout=600, check=True
     )
     found: dict[str, object] = json.loads(done.stdout)
     return found

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import warm_start
 from wattloop.store.database import open_store
 from wattloop.tune.results import search_table
 from wattloop.tune.spec import read_spec
@@ -43,7 +44,7 @@ def trained(*words: str) -> list[str]:
     pytest.importorskip("transformers", reason="transformers is not installed")
     done = subprocess.run(
         [sys.executable, str(FOLDER / "train.py"), *TINY, *words],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -145,10 +146,8 @@ def test_the_hardware_points_are_set_and_put_back(tmp_path: Path) -> None:
         "WATTLOOP_VIRTUAL_GPUS": "1",
         "XDG_RUNTIME_DIR": str(tmp_path),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "wattloop", "tune", "run", "spec.yaml"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "wattloop", "tune", "run", "spec.yaml"]
+    done = warm_start.run(command, env=environment, cwd=tmp_path, timeout=600)
     assert done.returncode == 0, done.stderr
     with open_store(str(tmp_path / "runs.db")) as store:
         rows = search_table(store, "denergium on Grid'5000")

@@ -3,10 +3,10 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+from tests.support import warm_start
 from wattloop.schedule.policies.registry import POLICIES, policy_from
 from wattloop.testing.policy_contract import check_policy
 
@@ -25,12 +25,12 @@ def test_the_command_of_the_page_runs_a_policy_from_a_file(tmp_path: Path) -> No
     """With its parameters, beside a shipped one."""
     command = next(line for line in PAGE.splitlines() if "my_policy.py:Punctual{" in line)
     policies = re.findall(r"'(.*)'", command)[0]
-    done = subprocess.run(
+    done = warm_start.run(
         [sys.executable, "-m", "wattloop", "simulate", "thesis-pareto", "--policies", policies,
          "--seeds", "1", "--workers", "1", "--json", str(tmp_path / "out.json")],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1",
              "WATTLOOP_STORE": str(tmp_path / "runs.db"), "XDG_CACHE_HOME": str(tmp_path)},
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "punctual{patience_s: 600.0}" in done.stdout

@@ -39,7 +39,7 @@ def notebook(path: Path, *cells: str) -> Path:
 EXECUTE = """
 import sys, nbclient, nbformat
 notebook = nbformat.read(sys.argv[1], 4)
-manager = nbclient.NotebookClient(notebook, kernel_name="python3", allow_errors=True, timeout=120)
+manager = nbclient.NotebookClient(notebook, kernel_name="python3", allow_errors=True, timeout=600)
 manager.create_kernel_manager()
 manager.km.kernel_spec.argv[0] = sys.executable
 manager.execute()
@@ -52,7 +52,7 @@ def executed(path: Path, *prefix: str) -> tuple[list[Any], subprocess.CompletedP
     for name in ("nbclient", "ipykernel"):
         pytest.importorskip(name, reason=f"{name} is not installed")
     words = [*prefix, sys.executable, "-c", EXECUTE, str(path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return [cell["outputs"] for cell in json.loads(path.read_text())["cells"]], done
 

@@ -198,7 +198,7 @@ def test_a_program_on_a_gpu_without_steps(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     data = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))

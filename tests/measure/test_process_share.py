@@ -105,7 +105,7 @@ def test_two_runs_state_their_parts(machine: Machine, monkeypatch: pytest.Monkey
     with Path("busy.go").open("w") as busy_go, Path("idle.go").open("w") as idle_go:
         for gate in (busy_go, idle_go):  # both wait for it
             gate.write("\n")
-    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    assert [process.wait(timeout=600) for process in both] == [0, 0]
     busy, idle = (json.loads(Path(f"{name}.json").read_text()) for name in ("busy", "idle"))
     for found in (busy, idle):
         assert {d["provenance"] for d in found["domains"]} == {"modelled"}
@@ -139,7 +139,7 @@ def test_a_run_that_counts_everything_contains_the_parts_of_others(
     while not list(Path(os.environ["WATTLOOP_NODE_RUNS"]).glob("[0-9]*.json")):
         assert time.monotonic() < limit_s
         time.sleep(0.02)
-    subprocess.run(part, check=True, timeout=120)
+    subprocess.run(part, check=True, timeout=600)
     whole.terminate()
     assert whole.wait(timeout=300) == 128 + signal.SIGTERM
     with open_store(str(machine.store)) as store:

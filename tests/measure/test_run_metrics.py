@@ -10,7 +10,7 @@ SCRAPE = """
 import time, urllib.request
 url = "http://127.0.0.1:{port}/metrics"
 while True:
-    text = urllib.request.urlopen(url, timeout=60).read().decode()
+    text = urllib.request.urlopen(url, timeout=600).read().decode()
     lines = [l for l in text.splitlines() if l.startswith("wattloop_run_energy_joules_total")]
     if lines and float(lines[0].rsplit(" ", 1)[1]) > 0:
         break

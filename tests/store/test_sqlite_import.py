@@ -64,7 +64,7 @@ def test_it_needs_no_sqlalchemy(tmp_path: Path) -> None:
     )
     place = tmp_path / "runs.db"
     write_journal(journal_directory(str(place)), "r1", end=ended())
-    subprocess.run([sys.executable, "-c", program, str(place)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, str(place)], check=True, timeout=600)
     with open_store(place) as store:
         assert find_run(store, "r1").status == "finished"
 

@@ -7,10 +7,12 @@ folder, arguments, streams and exit code, as if it had been started anew.
 Run as a program this is the process that the others are forked from.
 """
 
+import atexit
 import contextlib
 import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -20,6 +22,7 @@ import socket
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -256,26 +259,45 @@ def _become(request: dict[str, Any], path: Sequence[str]) -> None:
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [request["cwd"], *filter(None, own), *path]
+    sys.path[:] = [request["cwd"], *dict.fromkeys([*filter(None, own), *path])]
     importlib.invalidate_caches()
     sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
+    if os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", 0, closefd=False), write_through=True)
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
 
 
-if __name__ == "__main__":
-    installed = [place for place in sys.path[1:] if place not in (str(ROOT), str(ROOT / "src"))]
-    asked = _serve()
-    _become(asked, [str(ROOT / "src"), *installed])
-    first, *rest = asked["words"]
+def _execute(first: str, *rest: str) -> None:
+    """Run the words that follow `python`."""
     if first == "-m":
         sys.argv[:] = rest
         sys.modules.pop(rest[0], None)  # as in a new interpreter, it is not yet imported
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     elif first == "-c":
         sys.argv[:] = ["-c", *rest[1:]]
+        sys.path[0] = ""
         exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
     else:
         sys.argv[:] = [first, *rest]
         sys.path[0] = str(Path(first).resolve().parent)
         runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    installed = [place for place in sys.path[1:] if place not in (str(ROOT), str(ROOT / "src"))]
+    asked = _serve()
+    _become(asked, [*installed, str(ROOT / "src")])
+    try:
+        _execute(*asked["words"])
+        exit_code: Any = 0
+    except SystemExit as end:
+        exit_code = end.code
+    if not isinstance(exit_code, int | None):
+        sys.exit(exit_code)
+    # As an interpreter ends, but nothing is freed: that would copy every page of the modules.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit((exit_code or 0) & 0xFF)

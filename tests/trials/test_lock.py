@@ -70,7 +70,7 @@ def test_leftovers_are_those_of_the_same_store(
     ours = _program(programs, store, "e")
     theirs = [_program(programs, other, "e"), _program(programs, store, "e2")]
     assert end_leftovers(link, "e") == [ours.pid]
-    assert ours.wait(60) == -9
+    assert ours.wait(600) == -9
     assert [program.poll() for program in theirs] == [None, None]
 
 

@@ -20,7 +20,7 @@ ENVIRONMENT = dict(os.environ)
 
 def gone(pid: int) -> bool:
     """Whether a process has ended within a while."""
-    limit_s = time.monotonic() + 60
+    limit_s = time.monotonic() + 300
     while time.monotonic() < limit_s:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -83,7 +83,7 @@ def submitted(folder: Path, plugin: str, jobs: Sequence[Mapping[str, str | int]]
     (folder / "harness.lua").write_text(program, "ascii")
     done = subprocess.run(
         [interpreter() or "lua", str(folder / "harness.lua")],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [Outcome(line) for line in done.stdout.splitlines()]

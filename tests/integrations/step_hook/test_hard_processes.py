@@ -212,9 +212,9 @@ manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{
 manager.start_kernel()
 client = manager.client()
 client.start_channels()
-client.wait_for_ready(timeout=60)
+client.wait_for_ready(timeout=600)
 for cell in (TRAINING, "train(30)", "train(12)"):
-    answer = client.execute_interactive(cell, timeout=60)
+    answer = client.execute_interactive(cell, timeout=600)
     print(answer["content"]["status"])
 client.stop_channels()
 manager.shutdown_kernel()

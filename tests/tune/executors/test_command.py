@@ -355,7 +355,7 @@ def test_a_program_whose_search_died_ends_by_itself(bench):
     one.run(segment(1))
     training = one._trainings["w1"]
     training._channel.close()  # as the kernel does when its process is killed
-    assert training._program.wait(10.0)
+    assert training._program.wait(300.0)
     assert (training._files.checkpoint / "finally").exists()
 
 
