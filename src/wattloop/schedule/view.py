@@ -82,7 +82,7 @@ class ClusterView:
         budget_w: power budget of the whole cluster, over time; infinite without a budget.
         power_error, time_error: most by which true values may exceed estimates, as a share.
         loss: function that returns the loss of preempting a running job now.
-        preemptions: number of preemptions of each job, by job number.
+        preemptions, resizes: number of stops and of resizes of each job, by job number.
         is_up: state of every node, by node number.
         carbon_g_per_kwh, price_per_kwh: of electricity, over time; None when unknown.
         preemption: settings of preemption. By default a stopped job keeps no progress.
@@ -110,6 +110,7 @@ class ClusterView:
     round_s: float = 0.0
     start_latency_s: float = 0.0
     end_latency_s: float = 0.0
+    resizes: Sequence[int] = ()
     now_s: float = 0.0
     power_w: float = 0.0
 

@@ -10,8 +10,9 @@ import pytest
 from tests.predict.models.kernels.made import H200, transformer_step
 from wattloop.cli.main import main
 from wattloop.core.errors import ConfigError
-from wattloop.predict.calibrate.fit import fit_files, once_each, samples_of
+from wattloop.predict.calibrate.fit import fit_adept, fit_files, once_each, samples_of
 from wattloop.predict.calibrate.suite import operations_of
+from wattloop.predict.models.adept.model import Adept, AdeptSearch
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.kernels.constants import DEFAULTS, Values
 from wattloop.predict.models.kernels.kernel_cost import calculated_times
@@ -144,3 +145,26 @@ def test_a_broken_dispatch_time_names_file_line_and_remedy(tmp_path: Path, asked
         fit_files([path])
     for older in (step, {**step, "host_s": None}):
         assert fit_files([written(path, [*records(), older])], steps=False)
+
+
+def test_adept_is_fitted_to_steps_on_one_and_on_several_gpus(tmp_path: Path) -> None:
+    """A hop of 10 ms, far more than bandwidth explains, is found from steps on several GPUs."""
+    pytest.importorskip("torch")
+    rows: list[Mapping[str, Any]] = [MACHINE]
+    for batch in (256, 1024):
+        for gpus in (1, 2, 4):
+            step_s = 0.004 + 1e-6 * batch + 2 * (gpus - 1) * 0.010
+            rows.append({"record": "step", "model": "tabular_resnet@32", "batch": batch,
+                         "precision": "fp32", "gpus": gpus, "step_s": step_s,
+                         "avg_power_w": 300.0, "error": None})  # fmt: skip
+    search = AdeptSearch(iterations=60, population=5)
+    content, errors = fit_adept([written(tmp_path / "steps.jsonl", rows)], search=search)
+    assert content["fitted_to"] == "6 steps, 4 of them on several GPUs"
+    assert content["constants"]["parameters"]["hop_s"] == pytest.approx(0.010, rel=0.3)
+    assert max(errors) < 0.25
+    assert Adept.from_constants(content).parameters["hop_s"] < 0.1
+
+
+def test_adept_needs_training_steps(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no training step was measured"):
+        fit_adept([written(tmp_path / "a.jsonl", records())])

@@ -320,3 +320,11 @@ def test_shipped_scenarios_are_found_by_name_and_say_what_they_are() -> None:
     experiments = ("malleability", "pareto", "sla", "budget", "imbalanced", "load")
     assert {"thesis", *(f"thesis-{name}" for name in experiments)} <= set(found)
     assert all(found.values())
+
+
+def test_a_scenario_like_another_can_switch_to_a_table(tmp_path: Path) -> None:
+    """The estimator of the analytic oracle below means nothing to a table; its noise does."""
+    (tmp_path / "mine.yaml").write_text("like: thesis\noracle: {kind: table}\n")
+    found = load_scenario(str(tmp_path / "mine.yaml")).oracle
+    assert (found.kind, found.noise) == ("table", 0.1)
+    assert load_scenario("thesis", {"oracle.kind": "table"}).oracle.kind == "table"

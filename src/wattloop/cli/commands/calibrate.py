@@ -151,11 +151,41 @@ Output = Annotated[
 Steps = Annotated[bool, option("--steps/--no-steps", "Use training steps, which need torch.")]
 
 
+def _fit_adept(files: list[Path], estimator: str, output: Path | None) -> None:
+    """Write ADEPT's constants to a file, for `predict --calibration` and oracles."""
+    from wattloop.predict.calibrate.fit import fit_adept
+
+    if estimator != "adept":
+        raise ConfigError(f"--estimator {estimator}: choose kernels or adept")
+    if output is None:
+        raise ConfigError("--estimator adept: name the file of its constants with --output")
+    content, errors = fit_adept(files, say if is_terminal(sys.stderr) else _quietly)
+    write_json(content, str(output))
+    worst, middle = max(errors), sorted(errors)[len(errors) // 2]
+    say(
+        f"fitted to {content['fitted_to']}: median error {format_share(middle)}, "
+        f"largest {format_share(worst)} of the time of a step; wrote {output}"
+    )
+
+
+Estimator = Annotated[
+    str, option("--estimator", "kernels, or adept: fitted to training steps, needs --output.")
+]
+
+
 def fit_command(
-    files: Files, output: Output = None, steps: Steps = True, json: JsonFile = None
+    files: Files,
+    output: Output = None,
+    steps: Steps = True,
+    estimator: Estimator = "kernels",
+    json: JsonFile = None,
 ) -> None:
     """Fit the constants of a GPU to its collected samples; 'predict' then uses them."""
     from wattloop.predict.calibrate.fit import fit_files
+
+    if estimator != "kernels":
+        _fit_adept(files, estimator, output)
+        return
     from wattloop.predict.models.kernels.constants import user_constants_path
 
     told = say if is_terminal(sys.stderr) else _quietly

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from wattloop.predict.models.kernels.step import of_operation
 from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.operation import Operation, Phase
+
+if TYPE_CHECKING:
+    from wattloop.predict.models.adept.model import AdeptSearch
 
 KINDS: Mapping[str, str] = {
     "linear": "gemm", "bmm": "gemm", "add": "elementwise", "relu": "elementwise",
@@ -105,7 +108,7 @@ def _recurrent(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 FEWEST_GROUPS = 3
 """Fewer models say nothing about a model left out."""
 Progress = Callable[[str], None]
-_STEP = ("model", "batch", "precision")
+_STEP = ("model", "batch", "precision", "gpus")
 
 
 def points_of(
@@ -136,7 +139,7 @@ def points_of(
         progress(f"tracing {name}, batch {batch}, {precision}")
         workload = subject_workload(name, batch, precision)
         group = name.partition("@")[0]
-        placement = Placement(gpu, cap_w=cap_w)
+        placement = Placement(gpu, gpus=int(row.get("gpus") or 1), cap_w=cap_w)
         points.append(
             MeasuredStep(
                 workload, placement, row["step_s"], row["avg_power_w"], group,
@@ -234,21 +237,7 @@ def fit_files(
         ConfigError: a file is damaged, names no GPU or another one than the rest, was collected on
             a CPU, or no kernel was measured.
     """
-    rows = [row for path in paths for row in _checked(path)]
-    products = {str(row["gpu"]) for row in rows if row["record"] == "machine"}
-    if len(products) != 1:
-        named = ", ".join(sorted(products)) or "no GPU"
-        raise ConfigError(
-            f"{', '.join(map(str, paths))}: field 'gpu' of the machine records names {named}; "
-            "fit the files of one GPU type at a time"
-        )
-    if products == {NO_GPU}:
-        raise ConfigError(
-            f"{', '.join(map(str, paths))}: collected with --gpu cpu, which tries the program: its "
-            "times are of no GPU, so there is nothing to fit; run 'wattloop calibrate collect' on "
-            "a machine with one"
-        )
-    gpu = gpu_named(products.pop())
+    rows, gpu = _of_one_gpu(paths)
     made = next(row for row in rows if row["record"] == "machine")
     progress(f"{len(rows)} records of {gpu.product}")
     report = constants_from(rows, gpu)
@@ -270,6 +259,58 @@ def fit_files(
     }
     constants = report.constants
     return replace(report, constants=replace(constants, made={**constants.made, **kept}))
+
+
+def _of_one_gpu(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], Gpu]:
+    """Read the records of the files and their GPU."""
+    rows = [row for path in paths for row in _checked(path)]
+    products = {str(row["gpu"]) for row in rows if row["record"] == "machine"}
+    if len(products) != 1:
+        named = ", ".join(sorted(products)) or "no GPU"
+        raise ConfigError(
+            f"{', '.join(map(str, paths))}: field 'gpu' of the machine records names {named}; "
+            "fit the files of one GPU type at a time"
+        )
+    if products == {NO_GPU}:
+        raise ConfigError(
+            f"{', '.join(map(str, paths))}: collected with --gpu cpu, which tries the program: its "
+            "times are of no GPU, so there is nothing to fit; run 'wattloop calibrate collect' on "
+            "a machine with one"
+        )
+    return rows, gpu_named(products.pop())
+
+
+def fit_adept(
+    paths: Sequence[Path],
+    progress: Progress = lambda _: None,
+    search: "AdeptSearch | None" = None,
+) -> tuple[dict[str, Any], list[float]]:
+    """Fit ADEPT to the training steps of the files, on one GPU or several (`gpus` of a record).
+
+    Returns:
+        The content of a file of constants, and the error of the time of each step.
+
+    Raises:
+        ConfigError: as `fit_files`, or no step was measured.
+    """
+    from wattloop.predict.models.adept.model import Adept
+
+    rows, gpu = _of_one_gpu(paths)
+    points = points_of(_with_sittings(rows), gpu, progress, cap_in_force(rows, gpu))
+    if not points:
+        raise ConfigError(
+            f"{', '.join(map(str, paths))}: no training step was measured, and adept is fitted to "
+            "those; run 'wattloop calibrate collect' with steps"
+        )
+    model = Adept(search=search).fit(points)
+    errors = [
+        abs(model.predict(each.workload, each.placement).step_s / each.step_s - 1)
+        for each in points
+    ]
+    many = sum(each.placement.gpus > 1 for each in points)
+    fitted_to = f"{len(points)} steps, {many} of them on several GPUs"
+    content = {"model": "adept", "gpu": gpu.name, "fitted_to": fitted_to}
+    return {**content, "constants": dict(model.constants())}, errors
 
 
 def _with_sittings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

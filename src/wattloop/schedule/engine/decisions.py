@@ -36,6 +36,7 @@ class Decisions:
             time_error=world.oracle.time_error,
             loss=world.loss,
             preemptions=world.accounts.preemptions,
+            resizes=world.accounts.resizes,
             is_up=world.machines.is_up,
             carbon_g_per_kwh=settings.carbon_g_per_kwh,
             price_per_kwh=settings.price_per_kwh,

@@ -13,6 +13,13 @@ from wattloop.schedule.yaml_model import StrictModel, number, one_or_many
 Files = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(one_or_many)]
 
 
+OTHERS = {
+    "analytic": ("throughputs", "cap_curves", "nearest"),
+    "table": ("estimator", "calibrations"),
+}
+"""Kind of oracle -> settings that only the other kind has."""
+
+
 class OracleSpec(StrictModel):
     """Settings of an oracle: `analytic` predicts, `table` uses measurements.
 
@@ -35,11 +42,7 @@ class OracleSpec(StrictModel):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> "OracleSpec":
-        others = {
-            "analytic": ("throughputs", "cap_curves", "nearest"),
-            "table": ("estimator", "calibrations"),
-        }
-        for name in others[self.kind]:
+        for name in OTHERS[self.kind]:
             if name in self.model_fields_set and getattr(self, name):
                 other = "table" if self.kind == "analytic" else "analytic"
                 raise ValueError(f"{name} is for kind: {other}; leave it out, or change the kind")

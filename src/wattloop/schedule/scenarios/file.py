@@ -19,6 +19,7 @@ from wattloop.core.yaml_spec import (
 )
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import ClusterSpec, build_cluster, build_failures, load_cluster
+from wattloop.schedule.estimates.spec import OTHERS
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.scenarios.scenario import Scenario, budget_fault
 from wattloop.schedule.scenarios.spec import ScenarioSpec
@@ -98,9 +99,16 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(below)
     for key, value in above.items():
         under = found.get(key)
+        if key == "oracle" and isinstance(under, Mapping) and isinstance(value, Mapping):
+            under = _of_kind(under, value.get("kind"))
         both = isinstance(value, Mapping) and isinstance(under, Mapping)
         found[key] = merge(under, value) if both else value  # type: ignore[arg-type] # both say so
     return found
+
+
+def _of_kind(oracle: Mapping[str, Any], kind: Any) -> Mapping[str, Any]:
+    """Return the settings of an oracle without those that another kind of it does not have."""
+    return {name: each for name, each in oracle.items() if name not in OTHERS.get(kind, ())}
 
 
 def set_field(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -109,6 +117,8 @@ def set_field(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     Raises:
         ConfigError: the path contains a list index that does not exist.
     """
+    if path == "oracle.kind" and isinstance(data.get("oracle"), Mapping):
+        data = {**data, "oracle": _of_kind(data["oracle"], value)}
     found: dict[str, Any] = _changed(data, path.split("."), value, path)
     return found
 

@@ -9,7 +9,7 @@ from tests.predict.models.made import PLACE, addition, conv, gemm, workload
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.models.adept import Adept
-from wattloop.predict.models.adept.equations import PARAMETERS
+from wattloop.predict.models.adept.equations import PARAMETERS, shipped_constants
 from wattloop.predict.models.adept.features import AdeptFeatures
 from wattloop.predict.prediction import Regime
 
@@ -94,3 +94,15 @@ def test_the_shipped_model_predicts_on_the_gpu_it_was_fitted_to() -> None:
     assert model.predict(STEP, replace(PLACE, gpu=gpu_named("h200"))).step_s > 0
     with pytest.raises(ConfigError, match="fitted for h200, not for v100"):
         Adept.for_gpu(gpu_named("v100"))
+
+
+def test_constants_are_read_as_shipped_with_model_and_source() -> None:
+    """The shipped file itself is a calibration of any GPU."""
+    whole = {"model": "adept", "gpu": "h200", "constants": shipped_constants(gpu_named("h200"))}
+    assert Adept.from_constants(whole).parameters == Adept.for_gpu(gpu_named("h200")).parameters
+
+
+def test_power_is_never_above_the_limit() -> None:
+    """A factor of power above 1 ends at the board's limit."""
+    found = Adept({**START, "power_scale": 2.0, "overhead_use": 1.0}).predict(STEP, PLACE)
+    assert found.power_w == pytest.approx(PLACE.gpu.tdp_w)

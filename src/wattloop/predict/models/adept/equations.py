@@ -255,6 +255,7 @@ def _ratio(compute_s: Array, memory_s: Array) -> Array:
 
 
 def _phase_w(f: AdeptFeatures, p: Parameters, use: float | Array) -> Array:
-    """Return (4.14) P_c = P_static + U_c (P_TDP - P_static) C_P."""
+    """Return (4.14) P_c = P_static + U_c (P_TDP - P_static) C_P, at most P_TDP."""
     static_w = p["static_share"] * f.limit_w
-    return np.asarray(static_w + use * (f.limit_w - static_w) * p["power_scale"])
+    found = static_w + use * (f.limit_w - static_w) * p["power_scale"]
+    return np.asarray(np.minimum(found, f.limit_w))

@@ -215,6 +215,8 @@ class Adept(Model):
 
     @classmethod
     def from_constants(cls, constants: Mapping[str, object]) -> Self:
+        whole = constants.get("constants")  # a file as shipped: with model, GPU and source
+        constants = whole if isinstance(whole, Mapping) else constants
         given = constants.get("parameters")
         if not isinstance(given, Mapping):
             raise ConfigError("constants of adept: no mapping `parameters`; fit them again")

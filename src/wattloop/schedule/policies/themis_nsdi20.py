@@ -1,0 +1,210 @@
+"""Themis as published: auctions of GPU leases for finish-time fairness (Mahajan et al., NSDI 2020).
+
+    rho = T_shared / T_ideal
+    T_shared = age + remaining work on an allocation,  T_ideal = all work on 1/N of the GPUs
+
+At each auction the 1 - f jobs with the worst rho bid for all GPUs whose lease has ended. GPUs go
+where the product of 1/rho grows most (Nash social welfare, by greedy steps per GPU). A winner keeps
+the share c = (welfare of the others with it) / (welfare of the others without it) of its GPUs, the
+hidden payment that makes honest bids best. What is left goes to the other jobs, which the paper
+draws at random, by arrival here. A job is an app of the paper; its GPU type is chosen by the bid.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from weakref import WeakKeyDictionary
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.actions import Action, Preempt, Resize, Start, Wake
+from wattloop.schedule.estimates.oracle import Shape
+from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.policies.node_plan import NodePlan
+from wattloop.schedule.preemption import Keeps
+from wattloop.schedule.queue import JobQueue
+from wattloop.schedule.view import ClusterView
+
+UNSERVED = 1e6
+"""rho of a job without GPUs, finite so that products can be compared."""
+MOST_BIDS = 16
+"""Most jobs of an auction, those with the worst rho."""
+Bid = tuple[float, int, Shape]
+"""rho, option, shape."""
+_known: WeakKeyDictionary[JobQueue, dict[int, list[Bid]]] = WeakKeyDictionary()
+"""Queue -> kind, or job with estimates of its own -> its fastest options."""
+
+
+class ThemisNsdi20(Policy):
+    """rho = (age + T) / (T on 1/N of the GPUs); the worst bid first for GPUs without a lease.
+
+    A lease ends after `lease_s`. Then the job bids with the others: it stays, is resized where the
+    engine lets jobs be, or is stopped where stopped jobs keep their progress. Elsewhere a lease
+    lasts until the end of the job.
+
+    Args:
+        lease_s: length of a lease.
+        fairness: f, the share of jobs that does not bid.
+    """
+
+    name = "themis-nsdi20"
+    needs_free_gpus = False
+
+    def __init__(self, lease_s: float = 1200.0, fairness: float = 0.8) -> None:
+        if not 0 < lease_s < math.inf:
+            raise ConfigError(f"lease_s is {lease_s:g}; give seconds")
+        if not 0 <= fairness < 1:
+            raise ConfigError(f"fairness is {fairness:g}; give a share below 1")
+        self.lease_s, self.fairness = lease_s, fairness
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        if not len(view.queue):
+            return ()
+        rules = view.preemption
+        ends = rules.keeps is not Keeps.NOTHING or rules.resize_s is not None
+        leased = [each for each in view.running.values() if ends and not each.is_done]
+        over = [each.job for each in leased if each.started_s + self.lease_s <= view.now_s]
+        later_s = [s for each in leased if (s := each.started_s + self.lease_s) > view.now_s]
+        wake: list[Action] = [Wake(min(later_s))] if later_s else []
+        if not over and not view.free.total:
+            return wake
+        return [*self._auction(view, over), *wake]
+
+    def _auction(self, view: ClusterView, over: Sequence[int]) -> list[Action]:
+        room = list(view.free.by_type)
+        for job in over:
+            room[view.running[job].type_index] += view.running[job].gpus
+        jobs = [*over, *islice(view.queue.by_arrival(), 4 * MOST_BIDS)]
+        bids = {job: self._bids(view, job) for job in jobs}
+        now = {job: self._rho_now(view, job, bids[job]) for job in jobs}
+        order = sorted(jobs, key=lambda job: (-now[job], job))
+        count = min(max(math.ceil((1 - self.fairness) * len(jobs)), 1), MOST_BIDS)
+        bidding = {job: bids[job] for job in order[:count]}
+        won = _welfare(bidding, room)
+        if len(bidding) > 1:
+            won = {job: self._paid(bidding, room, won, job) for job in won}
+        left = room.copy()
+        for _, _, shape in won.values():
+            left[shape[0]] -= shape[1]
+        # leftovers go to the other jobs, by arrival
+        for job in sorted(set(jobs) - set(won)):
+            fitting = [bid for bid in bids[job] if bid[2][1] <= left[bid[2][0]]]
+            if fitting:
+                won[job] = min(fitting)
+                left[won[job][2][0]] -= won[job][2][1]
+        return self._actions(view, over, won)
+
+    def _actions(
+        self, view: ClusterView, over: Sequence[int], won: Mapping[int, Bid]
+    ) -> list[Action]:
+        """Return starts; without any, the first change of a job whose lease has ended."""
+        free, starts = view.free.copy(), list[Action]()
+        for job, (_, option, shape) in won.items():
+            if job in view.queue and free.fits(shape):
+                free.take(shape)
+                starts.append(Start(job, option))
+        if starts:
+            return starts
+        waits = any(job in view.queue for job in won)
+        can_resize, plan = view.preemption.resize_s is not None, NodePlan(view)
+        for job in over if waits else ():
+            running = view.running[job]
+            bid = won.get(job)
+            if bid is None:
+                if view.preemption.keeps is not Keeps.NOTHING:
+                    return [Preempt(job)]
+            elif can_resize and bid[2][1] < running.gpus and plan.fits_without([job], bid[2]):
+                return [Resize(job, bid[1])]
+        return []
+
+    def _paid(
+        self,
+        bids: Mapping[int, Sequence[Bid]],
+        room: Sequence[int],
+        won: Mapping[int, Bid],
+        job: int,
+    ) -> Bid:
+        """Return a winner's allocation after its hidden payment."""
+        others = {each: bid for each, bid in bids.items() if each != job}
+        alone = _welfare(others, room)
+        log_c = sum(
+            math.log(alone.get(each, (UNSERVED,))[0]) - math.log(won.get(each, (UNSERVED,))[0])
+            for each in others
+        )
+        most = won[job][2][1] * math.exp(min(log_c, 0.0))
+        smaller = [bid for bid in bids[job] if bid[2][1] <= most and bid[2][0] == won[job][2][0]]
+        # fewer GPUs than a job can use would be none: it keeps the fewest
+        least = min(bid[2][1] for bid in bids[job] if bid[2][0] == won[job][2][0])
+        fewest = [bid for bid in bids[job] if bid[2][:2] == (won[job][2][0], least)]
+        return min(smaller or fewest)
+
+    def _bids(self, view: ClusterView, job: int) -> list[Bid]:
+        """Return (rho, option, shape) of a job for each shape, on its fastest option."""
+        running = view.running.get(job)
+        if not len(view.queue.options(job)):
+            return []
+        best, share = self._best(view, job), self._share(view)
+        mean_s = [unit_s for unit_s, _, shape in best if shape[1] <= share]
+        mean_s = mean_s or [max(best)[0]]
+        left = view.queue.work(job) if running is None else self._left(view, job)
+        ideal_s = max(float(view.jobs.work[job]) * sum(mean_s) / len(mean_s), 1e-9)
+        age_s = view.now_s - float(view.jobs.arrival_s[job])
+        return [
+            (max((age_s + left * unit_s) / ideal_s, 1e-12), option, shape)
+            for unit_s, option, shape in best
+        ]
+
+    def _share(self, view: ClusterView) -> float:
+        return view.cluster.gpus / max(len(view.queue) + len(view.running), 1)
+
+    def _best(self, view: ClusterView, job: int) -> list[Bid]:
+        """Return (seconds per sample, option, shape) of the fastest option of each shape."""
+        queue = view.queue
+        known = _known.setdefault(queue, {})
+        owner = queue.kind_of[job] if queue.is_exact else -1 - job
+        if owner not in known:
+            found: dict[Shape, Bid] = {}
+            unit_s = queue.estimates_for(job, 1.0).time_s.tolist()
+            for option, shape in enumerate(queue.options(job).shapes()):
+                if shape not in found or unit_s[option] < found[shape][0]:
+                    found[shape] = (unit_s[option], option, shape)
+            known[owner] = list(found.values())
+        return known[owner]
+
+    def _left(self, view: ClusterView, job: int) -> float:
+        running = view.running[job]
+        unit_s = float(view.queue.estimates_for(job, 1.0).time_s[running.option])
+        left = max(running.expected_end_s - view.now_s, 0.0) / max(unit_s, 1e-12)
+        return min(left, running.work_at_start)
+
+    def _rho_now(self, view: ClusterView, job: int, bids: Sequence[Bid]) -> float:
+        """Return rho on the present allocation; of a waiting job by how long it has waited."""
+        running = view.running.get(job)
+        if running is not None:
+            return next((bid[0] for bid in bids if bid[1] == running.option), min(bids)[0])
+        return UNSERVED + min(bids, default=(0.0,))[0]
+
+
+def _welfare(bids: Mapping[int, Sequence[Bid]], room: Sequence[int]) -> dict[int, Bid]:
+    """Return job -> bid that maximises the product of 1/rho, by greedy steps per GPU."""
+    left, won = list(room), dict[int, Bid]()
+    while True:
+        best: tuple[float, int, Bid] | None = None
+        for job, offers in bids.items():
+            has = won.get(job)
+            had, of_type = (0, -1) if has is None else (has[2][1], has[2][0])
+            rho = UNSERVED if has is None else has[0]
+            for bid in offers:
+                more = bid[2][1] - had
+                free = left[bid[2][0]] + (had if bid[2][0] == of_type else 0)
+                if more <= 0 or bid[0] >= rho or bid[2][1] > free:
+                    continue
+                gain = math.log(rho / bid[0]) / more
+                if best is None or gain > best[0]:
+                    best = (gain, job, bid)
+        if best is None:
+            return won
+        _, job, bid = best
+        if job in won:
+            left[won[job][2][0]] += won[job][2][1]
+        left[bid[2][0]] -= bid[2][1]
+        won[job] = bid
