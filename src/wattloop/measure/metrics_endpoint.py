@@ -1,9 +1,14 @@
-"""HTTP endpoint with live metrics for Prometheus: `/metrics` and `/healthz` of one process."""
+"""Live metrics of one process: an HTTP endpoint for Prometheus, or OTLP sent to a collector."""
 
 import logging
+import math
+import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, ClassVar
@@ -23,6 +28,11 @@ if TYPE_CHECKING:
 
 Render = Callable[[bool], str]
 """Returns the metrics, as OpenMetrics when True."""
+Families = Callable[[], Iterable[MetricFamily]]
+OTLP_PATH = "/v1/metrics"
+OTLP_EVERY_S, OTLP_TIMEOUT_S = 10.0, 5.0
+OTLP_UNITS = {"joules": "J", "watts": "W", "seconds": "s", "bytes": "By", "ratio": "1"}
+HEADERS_VARIABLE = "OTEL_EXPORTER_OTLP_HEADERS"
 REQUEST_S = 2.0
 """Time for a whole request: one that sends its headers slowly must not block the others."""
 _log = logging.getLogger("wattloop.metrics")
@@ -38,6 +48,143 @@ def parse_address(text: str) -> tuple[str, int]:
     if not port.isdigit() or not 0 <= int(port) <= 65_535:
         raise ConfigError(f"metrics address {text!r}: write a port or host:port, such as 9464")
     return (host.strip("[]") or ("0.0.0.0" if text.startswith(":") else "127.0.0.1")), int(port)
+
+
+def check_address(text: str) -> None:
+    """Raise ConfigError where `text` is neither an address to listen on nor a collector's URL."""
+    if "://" in text:
+        _collector_url(text)
+    else:
+        parse_address(text)
+
+
+def open_metrics(address: str, families: Families) -> "MetricsEndpoint | OtlpExport":
+    """Return what offers the metrics: an endpoint at `host:port`, or a sender to `http://...`.
+
+    Raises:
+        ConfigError: the address is wrong or taken, or the extra `otlp` is missing.
+    """
+    if "://" in address:
+        return OtlpExport(address, families)
+    return MetricsEndpoint(
+        address, lambda openmetrics: render_families(families(), openmetrics=openmetrics)
+    )
+
+
+def _collector_url(text: str) -> str:
+    """Return the URL that metrics are sent to; errors never repeat a password."""
+    try:
+        url = urllib.parse.urlsplit(text)
+        known = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 1) > 0
+    except ValueError:
+        known = False
+    if not known:
+        raise ConfigError("metrics: write a collector as http://host:4318 or https://host:4318")
+    if url.username or url.password or url.query:
+        raise ConfigError(f"metrics: no password or token in the URL; set {HEADERS_VARIABLE}")
+    path = url.path.rstrip("/")
+    return url._replace(path=path if path.endswith(OTLP_PATH) else path + OTLP_PATH).geturl()
+
+
+class OtlpExport:
+    """A thread that sends the metrics to an OTLP/HTTP collector every 10 s, and as it ends.
+
+    A collector that does not answer costs one warning and no metrics of later times: each message
+    has the totals so far. `OTEL_EXPORTER_OTLP_HEADERS` has headers such as a token, and
+    `OTEL_METRIC_EXPORT_INTERVAL` the interval in milliseconds, as OpenTelemetry defines them.
+
+    Args:
+        url: of the collector; `/v1/metrics` is added unless it is there.
+        families: called for each message in the sender's thread.
+    """
+
+    port = None
+
+    def __init__(self, url: str, families: Families) -> None:
+        self._url = _collector_url(url)
+        self._families = families
+        self._begun_ns = time.time_ns()
+        self._headers = {"Content-Type": "application/x-protobuf", "User-Agent": "wattloop"}
+        for pair in os.environ.get(HEADERS_VARIABLE, "").split(","):
+            name, found, value = pair.partition("=")
+            if found:
+                self._headers[name.strip()] = urllib.parse.unquote(value.strip())
+        try:
+            self._every_s = float(os.environ["OTEL_METRIC_EXPORT_INTERVAL"]) / 1_000
+        except (KeyError, ValueError):
+            self._every_s = OTLP_EVERY_S
+        self.sent = 0
+        self.fault = ""
+        otlp_message((), 0, 0)  # a missing package is found before the program starts
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="wattloop-otlp", daemon=True)
+
+    def __enter__(self) -> "OtlpExport":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(2 * OTLP_TIMEOUT_S)
+
+    def _work(self) -> None:
+        while not self._ended.wait(max(0.1, self._every_s)):
+            self._send()
+        self._send()
+
+    def _send(self) -> None:
+        try:
+            data = otlp_message(self._families(), self._begun_ns, time.time_ns())
+            request = urllib.request.Request(self._url, data, self._headers)
+            with urllib.request.urlopen(request, timeout=OTLP_TIMEOUT_S) as answer:
+                answer.read(65_536)
+            self.sent += 1
+            self.fault = ""
+        except Exception as error:  # noqa: BLE001 - a collector must not end what it watches
+            if not self.fault:
+                _log.warning("metrics were not sent: %s: %s", type(error).__name__, error)
+            self.fault = f"{type(error).__name__}: {error}"
+
+
+def otlp_message(families: Iterable[MetricFamily], begun_ns: int, now_ns: int) -> bytes:
+    """Encode families as an OTLP request: counters are cumulative sums since `begun_ns`.
+
+    Raises:
+        ConfigError: opentelemetry-proto is missing.
+    """
+    try:
+        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+            ExportMetricsServiceRequest,
+        )
+    except ImportError:
+        raise ConfigError("metrics over OTLP: run pip install 'wattloop[otlp]'") from None
+    request = ExportMetricsServiceRequest()
+    resource = request.resource_metrics.add()
+    name = resource.resource.attributes.add(key="service.name")
+    name.value.string_value = "wattloop"
+    scope = resource.scope_metrics.add()
+    scope.scope.name = "wattloop"
+    for family in families:
+        found = [s for s in family.samples if s.value is not None and math.isfinite(s.value)]
+        if not found:
+            continue
+        metric = scope.metrics.add(
+            name=family.name.removesuffix("_total"),
+            description=family.text,
+            unit=OTLP_UNITS.get(family.unit, family.unit),
+        )
+        if family.is_counter:
+            metric.sum.is_monotonic = True
+            metric.sum.aggregation_temporality = 2  # cumulative
+        points = metric.sum.data_points if family.is_counter else metric.gauge.data_points
+        for sample in found:
+            point = points.add(time_unix_nano=now_ns, as_double=sample.value)
+            if family.is_counter:
+                point.start_time_unix_nano = begun_ns
+            for key, value in sample.labels.items():
+                point.attributes.add(key=key).value.string_value = str(value)
+    data: bytes = request.SerializeToString()
+    return data
 
 
 class MetricsEndpoint:
@@ -83,12 +230,12 @@ class RunMetrics:
     """Live metrics of one run, while its program runs: a hook of `measure.command.run_command`.
 
     Args:
-        address: where to listen.
+        address: where to listen, or the URL of a collector.
         progress: steps, samples and tokens so far, by name.
     """
 
     def __init__(self, address: str, progress: Callable[[], Mapping[str, float]]) -> None:
-        self.endpoint = MetricsEndpoint(address, self.render)
+        self.endpoint = open_metrics(address, self.families)
         self._progress = progress
         self._session: Session | None = None
 
@@ -99,14 +246,9 @@ class RunMetrics:
         session.before_end.append(self.endpoint.__exit__)
         return environment
 
-    def render(self, openmetrics: bool) -> str:
+    def families(self) -> Iterable[MetricFamily]:
         """Return energy so far, present power and steps."""
-        session = self._session
-        return (
-            ""
-            if session is None
-            else render_families(self._families(session), openmetrics=openmetrics)
-        )
+        return () if self._session is None else self._families(self._session)
 
     def _families(self, session: "Session") -> Iterator[MetricFamily]:
         now_s = session.clock.now_s()

@@ -37,7 +37,7 @@ from wattloop.fleet.agent.node_attribution import (
 from wattloop.fleet.agent.open_runs import OpenRun, number
 from wattloop.fleet.delivery.node_status import NodeStatus, write_status
 from wattloop.fleet.delivery.sender import Delivery
-from wattloop.measure.metrics_endpoint import MetricsEndpoint
+from wattloop.measure.metrics_endpoint import open_metrics
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.journal_import import import_journal
@@ -354,7 +354,7 @@ class AgentService:
                         store = threads.enter_context(LocalStore(context))
                         agent.on_run_ended = store.run_ended
                     if config.metrics is not None:
-                        endpoint = MetricsEndpoint(config.metrics, self._metrics.render)
+                        endpoint = open_metrics(config.metrics, self._metrics.families)
                         threads.enter_context(endpoint)
                         self.metrics_port = endpoint.port
                     agent.on_step = lambda: self._report(agent, sender)

@@ -16,7 +16,7 @@ from wattloop.core.yaml_spec import YamlWithLines, format_errors, read_yaml, val
 from wattloop.fleet.agent.job_facts import minor_numbers, slurm_cpus
 from wattloop.fleet.delivery.client import NODE_NAME, DeliveryOptions
 from wattloop.hardware.host import Host
-from wattloop.measure.metrics_endpoint import parse_address
+from wattloop.measure.metrics_endpoint import check_address
 
 MOST_GPUS = 256
 CAP = re.compile(r"\s*(-\d{1,2}(\.\d+)?\s*%|\d{1,3}(\.\d+)?\s*%|\d{1,5}(\.\d+)?\s*W?)\s*")
@@ -145,7 +145,8 @@ class AgentConfig(_Part):
         store: store of finished runs without `deliver`.
         store_file: file that holds its address, such as a mounted Secret.
         deliver, control: the fleet's server, the control daemon.
-        metrics: where to listen for Prometheus: a port, or host:port; nowhere unless given.
+        metrics: where to listen for Prometheus (a port, or host:port), or the URL of an OTLP
+            collector; nowhere unless given.
         save: rules of the saver of jobs; none runs unless given.
         kubernetes: pods instead of Slurm's jobs, where given.
     """
@@ -178,7 +179,7 @@ class AgentConfig(_Part):
         text = None if value is None else str(value)
         if text is not None:
             try:
-                parse_address(text)
+                check_address(text)
             except ConfigError as error:
                 raise ValueError(str(error)) from None
         return text

@@ -35,10 +35,12 @@ class AgentMetrics:
         self._before: tuple[float, dict[tuple[str, str], float]] | None = None
         self._cpu_s = 0.0
 
-    def render(self, openmetrics: bool) -> str:
+    def families(self) -> list[MetricFamily]:
         with self._lock:
-            families = self._families
-        return render_families(families, openmetrics=openmetrics)
+            return self._families
+
+    def render(self, openmetrics: bool) -> str:
+        return render_families(self.families(), openmetrics=openmetrics)
 
     def update(self, agent: Agent, faults: list[str], waiting: int | None = None) -> None:
         """Take the values of a step. Called in the agent's thread."""

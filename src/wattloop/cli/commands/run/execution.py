@@ -223,7 +223,7 @@ class RunOptions:
     ] = False
     metrics_port: Annotated[
         str | None,
-        option("--metrics-port PORT", "Live metrics for Prometheus at this port or host:port."),
+        option("--metrics-port PORT", "Live metrics at this port or host:port, or to an OTLP URL."),
     ] = None
     when_green: Annotated[
         str | None,
