@@ -4,10 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.test_job_queries import record
 from tests.support.first_look import FAULT, fill, node_reports
 from wattloop.cli.main import main
+from wattloop.core.records import Scope
 from wattloop.fleet.nodes import write_nodes
+from wattloop.store.comparison import compare
 from wattloop.store.database import open_store
+from wattloop.testing.journals import root_window
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,6 +73,15 @@ def test_runs_within_their_uncertainty_are_not_told_apart(
     """The same work twice on the same sensor."""
     lines = printed(["runs", "compare", "bert-large", "vit-base", "--store", place], capsys)
     assert any("vit-base against bert-large: not certain." in line for line in lines), lines
+
+
+def test_runs_of_which_different_parts_were_read_are_not_told_apart() -> None:
+    """A GPU that was not read is not a saving."""
+    whole = root_window(gpu_j=3_000.0)
+    part = whole._replace(domains=tuple(d for d in whole.domains if d.scope == Scope.CPU))
+    names = {"a": whole, "b": part}
+    found = compare([record(n, name=name, result=w) for n, (name, w) in enumerate(names.items())])
+    assert found.verdicts == ["b against a: not certain. gpu was read in one of them only"]
 
 
 def test_why_a_run_is_wasteful(place: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,12 +13,14 @@ import pytest
 
 from tests.cli.conftest import SRC, Machine
 from tests.cli.pseudo_terminal import Shown, in_terminal
+from tests.control.daemon.test_audit_log import PEER
 from tests.predict.small import small_workload
 from tests.schedule.campaigns.worlds import TINY
 from tests.support.virtual_caps import virtual_curve
 from tests.sweep.conftest import virtual_environment
 from tests.tune.replay.small_tables import write_tables
 from wattloop.cap.evaluation import COLUMNS
+from wattloop.control.daemon.audit_log import AuditLog
 from wattloop.predict.workload.files import save_workload
 from wattloop.store.database import open_store
 from wattloop.store.runs import find_run
@@ -84,6 +86,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     (folder / "tiny.yaml").write_text(TINY)
     (folder / "trials.csv").write_text(TRIALS)
     save_workload(small_workload(), folder / "small.json")
+    log = AuditLog(folder / "control.jsonl")
+    log.write(
+        "set", PEER, lever="gpu:0/power_limit", before=700.0, after=300.0, why="asked for 43%"
+    )
+    log.close()
     (folder / "zeus").mkdir()
     write_tables(folder / "zeus")
     _write_curve(folder / "power.csv")
@@ -94,6 +101,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         f"tune run search.yaml -- {PYTHON} train.py {{lr}}",
         "simulate tiny.yaml --policies fifo --seeds 1 --workers 1",
         "study init",
+        "fleet tokens add --file tokens.json --node n1 --out secrets",
+        f"cap find --caps 500:700:200 --probes 1 -- {PYTHON} work.py",
         "check --baseline b.json --name nap --repeats 1 --update -- true",
     ):
         done = machine.wattloop(*words.split())
@@ -189,6 +198,25 @@ PRINTED = {
     "simulate policies": "simulate policies",
     "simulate whatif": "simulate whatif tiny.yaml --nodes +1 --policy fifo --seeds 2 --workers 1",
     "help": "--help",
+    "savings": "savings",
+    "runs slope": "runs slope",
+    "runs job": "runs job",
+    "runs cost": "runs list --sort energy",
+    "fleet nodes": "fleet nodes",
+    "fleet tokens": "fleet tokens list --file tokens.json",
+    "sweep list": "sweep list",
+    "tune list": "tune list",
+    "tune best": "tune best",
+    "simulate list": "simulate list",
+    "simulate scenarios": "simulate scenarios",
+    "predict models": "predict models",
+    "predict inspect": "predict inspect --model small.json --gpu h200",
+    "analyze pareto": "analyze pareto last",
+    "agent hooks": "agent hooks",
+    "control-daemon": "control-daemon log --log control.jsonl",
+    "devices again": "devices",
+    "bench again": "bench --show last",
+    "cap plot": "cap plot",
 }
 NARROW, DUMB = SETTINGS[0], SETTINGS[-1]
 # what draws: a screen, a row of trials, a status, a counted bar and a spinner, once in every
@@ -202,7 +230,10 @@ PRINTED_CASES = [(verb, NARROW) for verb in PRINTED]
 PRINTED_CASES += [(verb, DUMB) for verb in PRINTED if verb not in SLOW]
 # what is drawn by its own means, or cut to the width: in every terminal
 OWN_LAYOUT = ("doctor", "runs show", "runs plot", "sweep plot", "tune plot", "simulate plot")
-PRINTED_CASES += [(verb, setting) for verb in OWN_LAYOUT for setting in SETTINGS[1:3]]
+# what takes seconds is measured once; its table is shown again, or is the same at any width
+ONCE = (*SLOW, "card", "cap find", "check", "set", "simulate whatif", *OWN_LAYOUT)
+WIDER = (*OWN_LAYOUT, *(verb for verb in PRINTED if verb not in ONCE))
+PRINTED_CASES += [(verb, setting) for verb in WIDER for setting in SETTINGS[1:3]]
 TABLE_LINE = re.compile(r"(?!wattloop:)\S.* {2,}\S.* {2,}\S")
 
 

@@ -16,10 +16,13 @@ import pytest
 pytest.importorskip("fastapi", reason="FastAPI is not installed")
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+pytest.importorskip("vl_convert", reason="vl-convert, which brings Vega, is not installed")
 
 import uvicorn
 from playwright.sync_api import sync_playwright
 
+from tests.serve.test_browser import _faults, _photograph
 from tests.support.first_look import FAULT, STEPS, fill, node_reports
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
@@ -135,3 +138,30 @@ def test_whether_anything_is_wrong_on_node_7(reader: Reader) -> None:
     assert FAULT in row.inner_text()
     assert "well" in reader.page.locator("tr[id='node6']").inner_text()
     assert reader.clicks <= MOST_CLICKS
+
+
+ANSWERS = {
+    "jobs": "/jobs?sort=energy",
+    "comparison": "/compare?run=20260101-000003-000003&run=20260101-000004-000004",
+    "wasteful": "/runs/20260101-000003-000003",
+    "nodes": "/nodes",
+    "cost": "/predict?run=20260101-000003-000003&gpu=h100-sxm&steps=4000&gpus=2",
+}
+"""Pages that answer the questions; test_browser.py has the others."""
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize(("width", "theme"), [(1_280, "light"), (360, "dark")])
+def test_answers_can_be_read_by_everybody(
+    base: str, window: Any, name: str, width: int, theme: str
+) -> None:
+    """Nothing that axe finds, and nothing wider than the window."""
+    window.set_default_timeout(PATIENCE_MS)
+    window.set_viewport_size({"width": width, "height": 900})
+    window.goto(base + ANSWERS[name], wait_until="load")
+    if window.evaluate("document.documentElement.dataset.theme") != theme:
+        window.click("#theme")
+    assert _faults(window, colours_only=False) == []
+    assert window.evaluate("document.documentElement.scrollWidth") <= width
+    _photograph(window, f"answer-{name}-{width}-{theme}")
+    window.set_viewport_size({"width": 1_280, "height": 900})

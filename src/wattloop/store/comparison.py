@@ -209,6 +209,10 @@ def _verdict(first: RunRecord, record: RunRecord, what: str, cell: Cell, time: C
     if cell.difference is None:
         return f"{name} against {base}: unknown, as the energy of one is unknown"
     change = format_change(cell.difference, cell.difference_uncertainty or 0.0)
+    scopes = [{str(part.scope) for part in _parts(each, TOTAL)} for each in (first, record)]
+    if scopes[0] != scopes[1]:
+        only = ", ".join(sorted(scopes[0] ^ scopes[1]))
+        return f"{name} against {base}: not certain. {only} was read in one of them only"
     if not cell.real:
         return (
             f"{name} against {base}: not certain. Its {what} differs by {change}, "

@@ -86,11 +86,19 @@ def serve(  # noqa: PLR0913 - one parameter per option
     with listening(host, port) as (place, at):
         # the server listens: readers of this file may connect
         write_json(_whereabouts(dashboard.state.wattloop.store.where, host, at), json_file)
-        say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
         warm_up(dashboard.state.wattloop)
         # the thread that packs runs hands over sooner: each answer waits for it several times
         sys.setswitchinterval(0.0005)
-        uvicorn.Server(server_config(dashboard)).run(sockets=[place])
+        server = uvicorn.Server(server_config(dashboard))
+        startup = server.startup
+
+        async def started(sockets: Any = None) -> None:
+            await startup(sockets=sockets)
+            # only now Ctrl-C ends it in good order: before, it would interrupt asyncio's own start
+            say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
+
+        server.startup = started  # type: ignore[method-assign] # uvicorn has no hook for it
+        server.run(sockets=[place])
 
 
 def _secret(token: str | None, token_file: str | None) -> str:

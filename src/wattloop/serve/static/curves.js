@@ -213,8 +213,8 @@ function smallChart(place, kind, curves, rows) {
   place.append(each);
   const some = { curves, windows: [] };
   const again = async () => {
-    const unit = curves[0].unit;
-    const spec = curveSpec(some, unit ? `${words} (${unit})` : words, 150);
+    const unit = (curves[0].unit ?? "").replace("degC", "°C");
+    const spec = curveSpec(some, unit && unit !== "fraction" ? `${words} (${unit})` : words, 150);
     spec.datasets.power = rows();
     const { view } = await drawn(each, spec);
     connect(each, view, some, rows, unit);
