@@ -182,11 +182,12 @@ def test_modules_of_the_walks_exist(page: str) -> None:
     ] == []
 
 
-def test_the_readme_is_short_and_has_a_picture() -> None:
-    """A newcomer reads it to the end: under 200 lines, with a small picture."""
+def test_the_readme_is_short_and_has_pictures() -> None:
+    """A newcomer reads it to the end: under 200 lines; overview, a live run and a campaign."""
     assert README.count("\n") < 200
-    (picture,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
-    assert 0 < (ROOT / picture).stat().st_size < 300_000
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert len(pictures) == 3
+    assert all(0 < (ROOT / picture).stat().st_size < 300_000 for picture in pictures)
 
 
 def test_links_of_the_package_index_lead_to_files_of_the_repository() -> None:
