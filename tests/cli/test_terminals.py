@@ -200,7 +200,6 @@ PRINTED = {
     "help": "--help",
     "savings": "savings",
     "runs slope": "runs slope",
-    "runs job": "runs job",
     "runs cost": "runs list --sort energy",
     "fleet nodes": "fleet nodes",
     "fleet tokens": "fleet tokens list --file tokens.json",
