@@ -15,6 +15,7 @@ from tests.measure.conftest import Machine
 from tests.support.nvml_stub import Call, NoCompiler, StubNvml
 from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError
+from wattloop.core.records import Gap
 from wattloop.core.results import DomainEnergy
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
@@ -22,6 +23,7 @@ from wattloop.measure import process_share
 from wattloop.measure.process_share import ProcessShares, ShareCurves
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.session import Session
+from wattloop.meters import nvidia
 from wattloop.meters.base import Context
 from wattloop.store.database import open_store
 from wattloop.store.job_queries import job_totals
@@ -222,6 +224,44 @@ def test_a_card_without_utilisation_is_divided_by_memory_and_time(card: StubNvml
     assert energy.energy_j == pytest.approx(0.5 * 500 * 1.2, rel=0.3)  # both hold as much
     assert "share by memory and time" in energy.source
     assert energy.uncertainty_j >= 0.4 * energy.energy_j
+
+
+@pytest.mark.parametrize("visible", [False, True])
+def test_a_card_split_by_mig_is_divided_by_slices(
+    card: StubNvml, visible: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: an instance has its slices of the card, known by its process or, in a container, by
+    CUDA_VISIBLE_DEVICES; slices of others and of nobody are not this run's.
+    """
+    state = card.gpu(0)
+    state.mig_mode = 1
+    state.mig_slices[0], state.mig_slices[1], state.mig_slices[3] = 3, 2, 1
+    state.mig_pids[0] = 1  # another program
+    if visible:
+        uuid = f"MIG-1{state.uuid.decode()[5:]}"
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid)
+    else:
+        state.mig_pids[1] = os.getpid()
+    energy = _run_on(card)["gpu:0"]
+    assert energy.energy_j == pytest.approx(2 / 7 * 500 * 1.2, rel=0.3)
+    assert "share by MIG slices and time" in energy.source
+    assert energy.provenance.value == "modelled"
+    assert energy.uncertainty_j >= 0.6 * energy.energy_j
+
+
+def test_parts_of_mig_instances_add_up_to_the_card(card: StubNvml) -> None:
+    state = card.gpu(0)
+    state.mig_mode = 1
+    state.mig_slices[0], state.mig_slices[1], state.mig_slices[3] = 3, 2, 1
+    state.mig_pids[0] = state.mig_pids[1] = 7  # one program on two instances
+    settings = Settings(meters=("nvidia",), share="process")
+    (found,) = [
+        meter.read_processes()["gpu:0"]
+        for meter in nvidia.detect(Context(Host(), settings))
+        if meter.name == "nvml-power"
+    ]
+    assert not isinstance(found, Gap)
+    assert {each.pid: each.slices for each in found} == {7: 5.0, -4: 1.0, 0: 1.0}
 
 
 def test_numbers_of_ended_processes_are_ignored(card: StubNvml) -> None:

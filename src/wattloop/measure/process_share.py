@@ -49,7 +49,7 @@ NO_CHILDREN = (
     "(CONFIG_PROC_CHILDREN)"
 )
 BY_CPU_TIME, BY_USE = "share by CPU time", "share by SM utilisation"
-BY_MEMORY = "share by memory and time"
+BY_MEMORY, BY_SLICES = "share by memory and time", "share by MIG slices and time"
 NO_PROCESSES = "this GPU does not name its processes"
 
 
@@ -290,7 +290,7 @@ class ProcessShares(ShareCurves):
         # for the journal, from which a crashed run is restored: utilisation or memory x time
         weights = {each.pid: each.sm for each in processes}
         if None in weights.values():
-            weights = {each.pid: each.memory_b for each in processes}
+            weights = {each.pid: each.slices or each.memory_b for each in processes}
         all_of_them = sum(weight or 0.0 for weight in weights.values())
         if all_of_them <= 0:
             weights = dict.fromkeys(weights, IDLE_WEIGHT / max(1, len(weights)))
@@ -317,7 +317,8 @@ class ProcessShares(ShareCurves):
         intervals = self._intervals(device, looks, channel, begin_s, end_s)
         part = DeviceDivision(intervals, fit).part(self._own)
         whole_j = sum(each.energy_j for each in intervals)
-        return part, whole_j, BY_MEMORY if fit is None else BY_USE
+        split = any(each.slices for each in last.processes.values())
+        return part, whole_j, BY_USE if fit else BY_SLICES if split else BY_MEMORY
 
     def _intervals(
         self,
@@ -342,7 +343,7 @@ class ProcessShares(ShareCurves):
                 pid: each.sm for pid, each in look.processes.items()
             }
             weight: dict[Hashable, float] = {
-                pid: each.memory_b or 0.0 for pid, each in look.processes.items()
+                pid: each.slices or each.memory_b or 0.0 for pid, each in look.processes.items()
             }
             found.append(UseInterval(right_s - left_s, span.energy_j, use, weight))
         return found
@@ -377,7 +378,8 @@ def _merged(left: _Look, right: _Look) -> _Look:
         known = one.sm is not None and two.sm is not None
         sm = part * (one.sm or 0.0) + (1 - part) * (two.sm or 0.0) if known else None
         memory_b = part * (one.memory_b or 0.0) + (1 - part) * (two.memory_b or 0.0)
-        processes[pid] = DeviceProcess(pid, sm, memory_b)
+        slices = part * one.slices + (1 - part) * two.slices
+        processes[pid] = DeviceProcess(pid, sm, memory_b, slices)
     return _Look(right.time_s, duration_s, processes)
 
 

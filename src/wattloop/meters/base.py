@@ -29,13 +29,15 @@ class DeviceProcess(NamedTuple):
         sm: part of the time since the last reading in which its kernels ran, 0 to 1; None where
             the device does not say.
         memory_b: bytes that it holds there; None where the device does not say.
-        instance: number of the hardware partition that it runs on.
+        slices: of a card split by MIG that it has; 0 for a process without an instance of its own.
+            0 as a process number stands for slices that no visible instance has, a negative one
+            for an instance without a process.
     """
 
     pid: int
     sm: float | None = None
     memory_b: float | None = None
-    instance: int | None = None
+    slices: float = 0.0
 
 
 class Meter(ABC):

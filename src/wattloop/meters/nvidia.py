@@ -205,17 +205,19 @@ class NvidiaCard(NamedTuple):
         return f"gpu:{self.number}"
 
 
-def inspect(nvml: Any, index: int, counters: dict[str, bool]) -> NvidiaCard | Missing:
+def inspect(
+    nvml: Any, index: int, counters: dict[str, bool], *, divided: bool = False
+) -> NvidiaCard | Missing:
     """Return the facts of card `index`, or the reason why it cannot be measured.
 
     `counters` remembers which models have the energy counter: asking takes 4 ms, and cards of one
-    model agree.
+    model agree. A card split by MIG is measured only where its energy is `divided` afterwards.
     """
     name = f"gpu:{index}"
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         model = _text(nvml.nvmlDeviceGetName(handle))
-        refusal = partitioned(nvml, handle, name, model)
+        refusal = partitioned(nvml, handle, name, model, divided=divided)
         if refusal is not None:
             return refusal
         if model not in counters:
@@ -279,16 +281,22 @@ def _limit_note(limit_mw: int | None, default_mw: int | None) -> str:
     return f"power limit {limit_mw / 1_000:g} W"
 
 
-def partitioned(nvml: Any, handle: Any, name: str, model: str) -> Missing | None:
-    """Return True for cards in hardware partitions, which share one power sensor."""
+def _is_split(nvml: Any, handle: Any) -> bool:
     mig = _optional(nvml, nvml.nvmlDeviceGetMigMode, handle)
-    if mig is not None and mig[0] == MIG_ON:
+    return mig is not None and mig[0] == MIG_ON
+
+
+def partitioned(
+    nvml: Any, handle: Any, name: str, model: str, *, divided: bool = False
+) -> Missing | None:
+    """Return the reason for cards in hardware partitions, which share one power sensor."""
+    if not divided and _is_split(nvml, handle):
         return Missing(
             name,
             f"{model} is split by MIG: its sensor covers the whole card, and the energy of one "
             "instance cannot be told from its neighbours'",
-            "measure on a card without MIG ('sudo nvidia-smi -i N -mig 0'), or read the whole "
-            "card from the host that owns it",
+            "'--share process' gives the part of your instance, modelled by its slices; or measure "
+            "on a card without MIG ('sudo nvidia-smi -i N -mig 0')",
         )
     if _optional(nvml, nvml.nvmlDeviceGetVirtualizationMode, handle) == VGPU_GUEST:
         return Missing(
@@ -404,7 +412,7 @@ def detect(context: Context) -> Sequence[Meter]:
     refused: list[Missing] = []
     counters: dict[str, bool] = {}
     for index in range(nvml.nvmlDeviceGetCount()):
-        found = inspect(nvml, index, counters)
+        found = inspect(nvml, index, counters, divided=context.settings.share == "process")
         if isinstance(found, NvidiaCard):
             cards.append(found)
         else:
@@ -442,6 +450,8 @@ class _ProcessReader:
 
     def read(self, nvml: Any, handle: Any) -> list[DeviceProcess] | None:
         """Return them, or None before the driver's next sample."""
+        if _is_split(nvml, handle):
+            return _slices_of_processes(nvml, handle, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
         held_b = _memory_of_processes(nvml, handle)
         sm = self._utilisation(nvml, handle) if self._samples else None
         if self._samples and sm is None:
@@ -482,6 +492,33 @@ def _memory_of_processes(nvml: Any, handle: Any) -> dict[int, float | None]:
         with contextlib.suppress(nvml.NVMLError, nvml.NVMLLibraryMismatchError, AttributeError):
             found += getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses")(handle)
     return {int(each.pid): each.usedGpuMemory for each in found}
+
+
+def _slices_of_processes(nvml: Any, handle: Any, visible: str) -> list[DeviceProcess]:
+    """Return the slices that processes have of a card split by MIG.
+
+    The driver samples no utilisation there. An instance named in CUDA_VISIBLE_DEVICES is this
+    process's own; others are divided among the processes that they list.
+    """
+    count = int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
+    left, slices = float(count), dict[int, float]()
+    for index in range(count):
+        try:
+            instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+            own = float(nvml.nvmlDeviceGetAttributes(instance).gpuInstanceSliceCount)
+            uuid = _text(nvml.nvmlDeviceGetUUID(instance))
+        except nvml.NVMLError:  # there is none of this number
+            continue
+        if uuid in [word.strip() for word in visible.split(",")]:
+            pids = [os.getpid()]
+        else:
+            pids = list(_memory_of_processes(nvml, instance)) or [-1 - index]
+        for pid in pids:
+            slices[pid] = slices.get(pid, 0.0) + own / len(pids)
+        left -= own
+    if left > 0:
+        slices[0] = left
+    return [DeviceProcess(pid, None, None, part) for pid, part in slices.items()]
 
 
 class _NvmlMeter(Meter):

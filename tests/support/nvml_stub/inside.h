@@ -32,6 +32,7 @@ int stub_attach(const char *path); /* 0 when the state is mapped */
 /* state.c: the file that is mapped, and who may look at it */
 extern struct state *shared;
 extern int init_count;
+extern struct gpu instances[STUB_MAX_GPUS][STUB_INSTANCES]; /* of cards split by MIG */
 nvml_return fault(struct gpu *g, unsigned call);
 nvml_return change(struct gpu *g, void (*edit)(struct segment *, const double *),
                    const double *values);

@@ -155,6 +155,44 @@ struct process_sample {
     unsigned sm, memory, encoder, decoder;
 };
 
+/* Handles of MIG instances: copies of their card with a UUID of their own and one process. NVML
+ * samples no utilisation there, and gives power and energy for the card alone. */
+struct gpu instances[STUB_MAX_GPUS][STUB_INSTANCES];
+
+nvml_return nvmlDeviceGetMaxMigDeviceCount(nvml_device g, unsigned *count) {
+    CHECK(g, 0);
+    *count = g->mig_mode == 1 ? STUB_INSTANCES : 0;
+    return OK;
+}
+
+nvml_return nvmlDeviceGetMigDeviceHandleByIndex(nvml_device g, unsigned index, nvml_device *out) {
+    struct gpu *instance;
+    CHECK(g, 0);
+    if (g->mig_mode != 1) return NOT_SUPPORTED;
+    if (index >= STUB_INSTANCES) return INVALID_ARGUMENT;
+    if (g->mig_slices[index] <= 0) return NOT_FOUND;
+    instance = &instances[g - shared->gpus][index];
+    *instance = *g;
+    instance->mig_slices[0] = g->mig_slices[index];
+    snprintf(instance->uuid, sizeof instance->uuid, "MIG-%u%.80s", index, g->uuid + 5);
+    memset(instance->process_pids, 0, sizeof instance->process_pids);
+    instance->process_pids[0] = g->mig_pids[index];
+    *out = instance;
+    return OK;
+}
+
+struct attributes {
+    unsigned multiprocessors, copy_engines, decoders, encoders, jpegs, ofas, slices, compute_slices;
+    unsigned long long memory_mb;
+};
+
+nvml_return nvmlDeviceGetAttributes_v2(nvml_device g, struct attributes *found) {
+    CHECK(g, 0);
+    memset(found, 0, sizeof *found);
+    found->slices = found->compute_slices = (unsigned)g->mig_slices[0];
+    return OK;
+}
+
 static nvml_return no_processes(nvml_device g, unsigned *count) {
     CHECK(g, 0);
     *count = 0;
@@ -177,6 +215,7 @@ nvml_return nvmlDeviceGetProcessUtilization(nvml_device g, struct process_sample
                                             unsigned long long last_seen_us) {
     unsigned i, found = 0, room = p ? *n : 0;
     CHECK(g, CALL_UTILISATION);
+    if (g->mig_mode == 1) return NOT_SUPPORTED;
     for (i = 0; i < STUB_PROCESSES; i++) {
         unsigned sm = (unsigned)g->process_sm[i];
         if (g->process_pids[i] <= 0 || sm == 0) continue;

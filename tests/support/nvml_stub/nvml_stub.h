@@ -14,6 +14,7 @@
 #define STUB_TEXT 96
 #define STUB_MEMORY_CLOCKS 4
 #define STUB_PROCESSES 8
+#define STUB_INSTANCES 7
 
 enum wave { WAVE_CONSTANT = 0, WAVE_STEP = 1, WAVE_RAMP = 2, WAVE_SQUARE = 3, WAVE_SPIKES = 4 };
 
@@ -69,6 +70,8 @@ struct gpu {
     double error_probability;
     double process_pids[STUB_PROCESSES]; /* that have a context; 0 where there is none */
     double process_sm[STUB_PROCESSES];   /* their SM utilisation, percent */
+    double mig_slices[STUB_INSTANCES];   /* of each MIG instance; 0 where there is none */
+    double mig_pids[STUB_INSTANCES];     /* the process on it; 0 where there is none */
     double seed;
     char name[STUB_TEXT];
     char uuid[STUB_TEXT];

@@ -20,7 +20,9 @@ int init_count;
 nvml_return fault(struct gpu *g, unsigned call) {
     double t = now_s();
     if (init_count <= 0 || shared == NULL) return UNINITIALIZED;
-    if (g < shared->gpus || g >= shared->gpus + (int)shared->gpu_count) return INVALID_ARGUMENT;
+    if ((g < shared->gpus || g >= shared->gpus + (int)shared->gpu_count) &&
+        (g < &instances[0][0] || g > &instances[STUB_MAX_GPUS - 1][STUB_INSTANCES - 1]))
+        return INVALID_ARGUMENT;
     if (g->lost_at_s > 0 && t >= g->lost_at_s) return GPU_IS_LOST;
     if (g->reset_required_at_s > 0 && t >= g->reset_required_at_s) return RESET_REQUIRED;
     if (g->forbidden_at_s > 0 && t >= g->forbidden_at_s) return NO_PERMISSION;

@@ -10,6 +10,7 @@ SEGMENTS = 1024
 TEXT = 96
 MEMORY_CLOCKS = 4
 PROCESSES = 8
+INSTANCES = 7
 BASE_ENERGY_J = 1_000_000.0
 """The counter of a card that has run for a while is not zero."""
 
@@ -90,6 +91,8 @@ class GpuState(ctypes.Structure):
         *_doubles("error_probability"),
         ("process_pids", ctypes.c_double * PROCESSES),
         ("process_sm", ctypes.c_double * PROCESSES),
+        ("mig_slices", ctypes.c_double * INSTANCES),
+        ("mig_pids", ctypes.c_double * INSTANCES),
         *_doubles("seed"),
         ("name", ctypes.c_char * TEXT),
         ("uuid", ctypes.c_char * TEXT),
