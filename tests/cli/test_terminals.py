@@ -313,7 +313,7 @@ for verb, (module, _) in VERBS.items():
 """
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize("setting", [NARROW, DUMB], ids=str)
 def test_every_help_page_fits(node: Machine, setting: Setting) -> None:
     """Promise: each page of help fits the terminal, and has its usage and an example."""
     found = started(node, [PYTHON, "-c", EVERY_PAGE], setting)

@@ -211,11 +211,11 @@ def test_answers_without_sense_are_refused(api: KubernetesApi, answer: bytes) ->
 
 
 def test_a_server_that_hangs_costs_its_time_limit(api: KubernetesApi) -> None:
-    api.fault = lambda handler: time.sleep(3.0) or True  # type: ignore[func-returns-value]  # it sleeps
+    api.fault = lambda handler: time.sleep(60.0) or True  # type: ignore[func-returns-value]  # it sleeps
     begun_s = time.monotonic()
     with pytest.raises(KubernetesAway):
         client_of(api, timeout_s=0.2).list("/api/v1/pods")
-    assert time.monotonic() - begun_s < 2.9
+    assert time.monotonic() - begun_s < 30
 
 
 def test_a_watch_that_is_gone_is_listed_again(node: PodNode) -> None:
