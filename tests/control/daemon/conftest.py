@@ -59,7 +59,7 @@ class DaemonRig:
 
     folder: Path
     extra: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | warm_start.Started | None = None
 
     @property
     def socket(self) -> Path:
@@ -88,14 +88,15 @@ class DaemonRig:
             text.format(folder=self.folder, group=GROUP.gr_name, uid=os.geteuid())
         )
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
+    def start(self, *words: str) -> subprocess.Popen[bytes] | warm_start.Started:
         """The daemon; it answers when this returns."""
         command = [sys.executable, "-m", "wattloop.cli.main", "control-daemon"]
-        with (self.folder / "daemon.err").open("ab") as errors:
-            self.process = subprocess.Popen(
+        with (self.folder / "daemon.err").open("ab") as errors, Path(os.devnull).open() as nothing:
+            self.process = warm_start.start(
                 [*command, "--rules", str(self.rules), *words],
                 env=self.environment,
-                stderr=errors,
+                cwd=Path.cwd(),
+                streams=[nothing.fileno(), errors.fileno(), errors.fileno()],
             )
         assert eventually(self._answers), (self.folder / "daemon.err").read_text()
         return self.process
