@@ -1,6 +1,6 @@
 """Two hundred nodes at 1 Hz into PostgreSQL, through the server, while people read the Jobs page.
 
-    python benchmarks/fleet_ingest.py [--seconds 300] [--nodes 200] [--json FILE] [--quick]
+    python benchmarks/fleet_ingest.py [--seconds 300] [--nodes 200] [--kubernetes] [--json FILE]
 
 Everything runs on this machine: the nodes' senders (as the agent has them, a hundred per process),
 the server, PostgreSQL with its usual syncing, and five readers. The store already holds 100,000
@@ -42,6 +42,7 @@ def main() -> None:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--nodes", type=int, default=200)
+    parser.add_argument("--kubernetes", action="store_true", help="pods in place of Slurm's jobs")
     args = parser.parse_args()
     old_jobs = OLD_JOBS
     if args.quick:
@@ -133,7 +134,8 @@ def _clients(folder: Path, url: str, args: argparse.Namespace) -> list[subproces
     found = []
     for first in range(0, args.nodes, A_PROCESS):
         count = min(A_PROCESS, args.nodes - first)
-        parts = [folder / "nodes", url, first, count, args.seconds]
+        kind = "kubernetes" if args.kubernetes else "slurm"
+        parts = [folder / "nodes", url, first, count, args.seconds, kind]
         command = [sys.executable, str(program), *(str(part) for part in parts)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         found.append(subprocess.Popen(command, stdout=subprocess.PIPE, env=environment))
@@ -217,12 +219,20 @@ def _page(found: Reading, args: argparse.Namespace, old_jobs: int) -> Page:
     tables = [Table("Processor time", ("who", "seconds", "of one core"), shares)]
     if found.faults:
         tables.append(Table("Said on the way", ("what",), [(f,) for f in found.faults[:60]]))
+    of_kubernetes = args.kubernetes
+    where, unit = (" of Kubernetes", "container") if of_kubernetes else ("", "job")
     text = (
-        f"{args.nodes} nodes, each with a run of what no job used and one job after the other "
+        f"{args.nodes} nodes{where}, each with a run of what no job used and one {unit} after the "
+        "other "
         f"(4 nodes a job, 40 to 120 s), 6 domains at 1 Hz for {args.seconds:.0f} s; a request per "
         f"node and second with its status and what is new. {READERS} readers open a page every "
         f"{EVERY_S:.0f} s. {old_jobs} jobs were there before. Journals are simulated, senders, "
         "server and PostgreSQL are real and share this machine's cores."
+    )
+    if of_kubernetes:
+        title = "Two hundred Kubernetes nodes into PostgreSQL"
+        return Page("kubernetes_ingest", title, bars, tables, text=text)
+    text += (
         " On 2 cores that other programs use as well it is slower: 1,994 and 1,175 ms for the Jobs "
         "page (p95) in runs of 2026-11-15 at loads of 17 and 10, the first before runs were put "
         "in at half the pace; nothing was lost in either."

@@ -1,6 +1,6 @@
 """A hundred nodes in one process: journals that grow at 1 Hz, each with its own sender.
 
-    python benchmarks/fleet_ingest_nodes.py FOLDER URL FIRST COUNT SECONDS
+    python benchmarks/fleet_ingest_nodes.py FOLDER URL FIRST COUNT SECONDS [slurm|kubernetes]
 
 The senders are those of the agent, one thread each; what is simulated is the measuring.
 Prints what was written, as JSON: run -> samples.
@@ -78,7 +78,8 @@ class Run:
 class Node:
     """A node: what no job uses, and one job after the other."""
 
-    def __init__(self, folder: Path, url: str, number: int) -> None:
+    def __init__(self, folder: Path, url: str, number: int, kind: str) -> None:
+        self.kind = kind
         self.name = f"n{number:03}"
         self.number = number
         self.folder = folder / self.name
@@ -108,7 +109,7 @@ class Node:
             group = random.Random(f"{self.number // NODES_A_JOB}-{int(now_s / 60)}")
             span_s = group.uniform(*JOB_S)
             job = f"{int(now_s / 60) % 1_000_000}{self.number // NODES_A_JOB:03}"
-            self.job = self._begin("slurm", job, now_s, now_s + span_s)
+            self.job = self._begin(self.kind, job, now_s, now_s + span_s)
         self.job.sample(now_s, 40.0)
 
     def finish(self, now_s: float) -> None:
@@ -124,13 +125,18 @@ class Node:
     def _begin(self, kind: str, job: str, now_s: float, until_s: float) -> Run:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         run_id = f"{stamp}-{self.name}-{random.randrange(16**6):06x}"
-        facts = {"scheduler": "slurm", "job": job, "cluster": "bench", "partition": "gpu"}
+        facts = {"scheduler": self.kind, "job": job, "cluster": "bench", "partition": "gpu"}
+        if self.kind == "kubernetes":  # a container of a pod of a Job with a pod on four nodes
+            pod = f"train-{job}-{self.number}"
+            facts |= {"job": f"ml/Job/train-{job}", "namespace": "ml", "project": "ml"}
+            facts |= {"pod": pod, "container": "main", "owner_kind": "Job", "owner": f"train-{job}"}
+            facts |= {"container_id": f"{random.randrange(16**64):064x}", "pod_uid": pod}
         header = {
             **{"run_id": run_id, "name": f"train {job}" if job else "unallocated"},
             **{"kind": kind, "host": self.name, "started_wall_s": time.time()},
             **{"started_s": now_s, "settings": {}, "tags": {"cluster": "bench"}, "user": "ada"},
             "feeds": [{"meter": "simulated", "domains": DOMAINS, "signals": []}],
-            "job": {"id": job, "kind": "slurm", "scheduler": facts} if job else None,
+            "job": {"id": facts["job"], "kind": self.kind, "scheduler": facts} if job else None,
         }
         writer = JournalWriter(self.folder / f"{run_id}.journal", header)
         return Run(writer, run_id, now_s, until_s)
@@ -140,7 +146,8 @@ def main() -> None:
     folder, url = Path(sys.argv[1]), sys.argv[2]
     first, count, seconds = int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
     threading.stack_size(256 * 1024)
-    nodes = [Node(folder, url, number) for number in range(first, first + count)]
+    kind = sys.argv[6] if len(sys.argv) > 6 else "slurm"
+    nodes = [Node(folder, url, number, kind) for number in range(first, first + count)]
     starts = [random.random() for _ in nodes]
     deliveries = ExitStack()
     for wait_s, node in sorted(zip(starts, nodes, strict=True), key=lambda pair: pair[0]):

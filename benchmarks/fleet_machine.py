@@ -63,6 +63,8 @@ control: {{socket: "{folder}/{{node}}.sock", default_cap: "-20%"}}
 class Part:
     """A process that is started again when it ends, as a service is."""
 
+    program: Sequence[str] = ("-m", "wattloop")
+
     def __init__(self, name: str, words: Sequence[str], environment: dict[str, str], log: Path):
         self.name = name
         self.starts = 0
@@ -100,7 +102,7 @@ class Part:
         self.starts += 1
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "wattloop", *self._words],
+                [sys.executable, *self.program, *self._words],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

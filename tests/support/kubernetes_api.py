@@ -406,6 +406,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         api, parts = self.server_api, urlsplit(self.path)
+        if api.closed:  # a dead server does not answer on connections of before
+            self.close_connection = True
+            return
         api.requests.append(f"{self.command} {self.path}")
         length = int(self.headers.get("Content-Length") or 0)
         data = self.rfile.read(length) if length else b""

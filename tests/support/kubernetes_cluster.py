@@ -72,18 +72,14 @@ class Controllers:
 
     Args:
         runs_s: how long the pod of a Job runs.
-        started, ended: called with the pod when its container starts, and when it is gone.
     """
 
     def __init__(
         self,
         client: KubernetesClient,
         runs_s: Callable[[str], float] = lambda name: 1e9,
-        started: Callable[[Json], None] = lambda pod: None,
-        ended: Callable[[Json], None] = lambda pod: None,
     ) -> None:
         self._client, self._runs_s = client, runs_s
-        self._started, self._ended = started, ended
 
     def step(self) -> None:
         """Reconcile once; an object that changed meanwhile is met again in the next step."""
@@ -145,6 +141,10 @@ class Controllers:
         for pod in pods:
             if pod["spec"].get("nodeName"):
                 free[pod["spec"]["nodeName"]] -= gpus_of(pod)
+                if not pod["status"].get("startTime") and "test/started" in (
+                    pod["metadata"].get("annotations") or {}
+                ):
+                    self._run(pod)
         for pod in pods:
             if pod["spec"].get("nodeName"):
                 continue
@@ -154,9 +154,13 @@ class Controllers:
                 self._bind(pod, place)
 
     def _bind(self, pod: Json, place: str) -> None:
-        about = pod["metadata"]
-        path = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}"
+        path = path_of(pod)
         started = {"annotations": {"test/started": f"{time.time():.3f}"}}
+        pod = self._client.patch(path, {"metadata": started, "spec": {"nodeName": place}})
+        self._run(pod)
+
+    def _run(self, pod: Json) -> None:
+        """The kubelet starts the container; again, if the API server died in between."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         state = {
             **{"name": "main", "image": "busybox", "imageID": "", "ready": True},
@@ -164,8 +168,7 @@ class Controllers:
             "state": {"running": {"startedAt": now}},
         }
         status = {"phase": "Running", "startTime": now, "containerStatuses": [state]}
-        self._client.patch(path, {"metadata": started, "spec": {"nodeName": place}})
-        self._started(self._client.patch(f"{path}/status", {"status": status}))
+        self._client.patch(f"{path_of(pod)}/status", {"status": status})
 
     def _status(self, item: Json, status: Json) -> None:
         about = item["metadata"]
@@ -173,10 +176,12 @@ class Controllers:
         self._client.patch(path, {"status": status})
 
     def _delete(self, pod: Json) -> None:
-        about = pod["metadata"]
-        path = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}"
-        self._client._request("DELETE", path, {})
-        self._ended(pod)
+        self._client._request("DELETE", path_of(pod), {})
+
+
+def path_of(pod: Json) -> str:
+    about = pod["metadata"]
+    return f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}"
 
 
 def gpus_of(pod: Json) -> int:

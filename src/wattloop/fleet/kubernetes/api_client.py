@@ -156,6 +156,8 @@ class KubernetesClient:
         }
         answer = self._open("GET", path, asked, None, "")
         try:
+            if self._connection is not None and self._connection.sock is not None:
+                self._connection.sock.settimeout(for_s + self.address.timeout_s)  # it may be quiet
             self._check(answer, path)
             until_s = time.monotonic() + for_s + self.address.timeout_s
             while time.monotonic() < until_s:

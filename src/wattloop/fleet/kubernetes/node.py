@@ -35,6 +35,7 @@ from wattloop.fleet.kubernetes.pods import (
 # killed, the next comparison mends.
 
 POLL_S = 1.0
+FIRST_POLL_S = 0.2
 KUBELET_EVERY_S = 5.0
 KUBELET_PATIENCE_S = 10.0
 """A container waits so long for a kubelet that does not say which devices it has."""
@@ -223,12 +224,15 @@ class ContainerFollower(BackgroundThread):
         self._node.kubelet.close()
 
     def _work(self) -> None:
-        while not self._stop.wait(POLL_S):
+        while True:
             try:
                 self.check()
             except Exception as error:  # noqa: BLE001 - measuring must not stop for it
                 self.fault = f"{type(error).__name__}: {error}"
                 _log.exception("containers were not compared")
+            # at first more often: containers may have begun while no agent ran
+            if self._stop.wait(POLL_S if self._node.watch.is_current else FIRST_POLL_S):
+                return
 
     def check(self) -> tuple[list[str], list[str]]:
         """Compare once; return containers whose start and whose end was written."""

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +23,9 @@ NO_SAVE = "wattloop.dev/no-save"
 LONGEST = 200
 MOST_PODS = 2_000
 """A kubelet runs at most some hundred."""
-WATCH_S = 240.0
+WATCH_S = 30.0
+"""A watch of a server that vanished without a word is noticed after so long."""
+DELETED_S = 120.0
 AGAIN_S = 2.0
 _log = logging.getLogger("wattloop.agent")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -188,8 +191,12 @@ class PodWatch(BackgroundThread):
         self._owners = OwnerResolver(client.another())
         self._lock = threading.Lock()
         self._pods: dict[str, Pod] = _load(file)
+        self._version = ""
+        self._deleted_s: dict[str, float] = {}
         self.fault = ""
         """Why the API server does not answer; empty when it does."""
+        self.is_current = False
+        """Whether this process has listed the pods."""
 
     def pods(self) -> dict[str, Pod]:
         """Return pods by their uid."""
@@ -201,20 +208,27 @@ class PodWatch(BackgroundThread):
             try:
                 self.follow()
             except ClusterError as error:
-                if getattr(error, "status", 0) != 410:  # gone: list again
-                    self._failed(str(error))
+                if getattr(error, "status", 0) == 410:
+                    self._version = ""  # its history is gone: list again
+                    continue
+                self._failed(str(error))
+                self._stop.wait(AGAIN_S)
             except Exception as error:  # noqa: BLE001 - measuring must not stop for it
+                self._version = ""
                 self._failed(f"{type(error).__name__}: {error}")
                 _log.exception("pods")
-            self._stop.wait(AGAIN_S)
+                self._stop.wait(AGAIN_S)
 
     def follow(self, watch_s: float = WATCH_S) -> None:
-        """List once, then watch for some time."""
-        version = self.refresh()
+        """Watch for some time from where the last watch ended; list the pods before the first."""
+        version = self._version or self.refresh()
+        self._version = version
         for event in self._client.watch("/api/v1/pods", version, watch_s, **self._query):
             if self._stop.is_set():
                 return
+            self.fault = ""
             self._apply(event)
+        self.fault = ""
 
     def refresh(self) -> str:
         """List the pods; return the version of the list."""
@@ -225,21 +239,29 @@ class PodWatch(BackgroundThread):
             if pod is not None:
                 found[pod.uid] = pod
         self._set(found)
-        self.fault = ""
+        self._deleted_s.clear()
+        self.fault, self.is_current = "", True
         return version
 
     def _apply(self, event: Json) -> None:
         item = event.get("object")
         kind = event.get("type")
+        if isinstance(item, dict) and (version := _dict(item, "metadata").get("resourceVersion")):
+            self._version = str(version)
         if kind not in ("ADDED", "MODIFIED", "DELETED") or not isinstance(item, dict):
             return
         pod = parse_pod(item, self._owners.owner(item))
         if pod is None:
             return
-        found = self.pods()
-        # A deleted pod stays until its control groups are gone, or the next list.
-        if kind != "DELETED" or pod.uid in found:
+        found, now_s = self.pods(), time.monotonic()
+        # A deleted pod stays for a while: the end of its containers is still to be seen.
+        if kind == "DELETED":
+            self._deleted_s.setdefault(pod.uid, now_s)
+        else:
             found[pod.uid] = pod
+        for uid in [u for u, at_s in self._deleted_s.items() if now_s - at_s > DELETED_S]:
+            del self._deleted_s[uid]
+            found.pop(uid, None)
         if len(found) <= MOST_PODS:
             self._set(found)
 
