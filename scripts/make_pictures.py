@@ -238,7 +238,7 @@ def main() -> None:
         if prefix == "after":
             photograph(browser, base, "dashboard-overview", dark=False, height=1_300)
             photograph(browser, base, "dashboard-overview-dark", dark=True, height=1_300)
-            photograph(browser, f"{base}/runs/{live}", "dashboard-live", dark=False, height=860)
+            photograph(browser, f"{base}/runs/{live}", "dashboard-live", dark=False, height=1_100)
             photograph(browser, simulated, "dashboard-campaign-dark", dark=True)
         browser.close()
 

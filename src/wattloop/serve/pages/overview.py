@@ -25,7 +25,7 @@ from wattloop.cap.savings import (
     sum_savings,
 )
 from wattloop.core.errors import ConfigError, RunNotFound
-from wattloop.core.units import format_mass
+from wattloop.core.units import format_duration, format_mass
 from wattloop.hardware.carbon import annual_intensity
 from wattloop.report.document import Chart
 from wattloop.report.figures.power import daily_figure
@@ -316,7 +316,7 @@ def _node_lines(state: AppState) -> list[HealthLine]:
         link = f"/nodes#{quote(node.node)}"
         said = list(node.faults)
         if node.stale:
-            said.append(f"silent for {round(node.age_s)} s")
+            said.append(f"silent for {format_duration(node.age_s)}")
         if node.refusal:
             said.append(f"refused: {node.refusal}")
         lines += [HealthLine("warning", node.node, text, link=link) for text in said]

@@ -242,9 +242,28 @@ async function drawSignals(place) {
 }
 
 // The same of a live run: values are added as they come; a device that is new has it drawn again.
+// Drawing them takes longer than a tick of a busy machine: once in two seconds, never twice at once.
+const SIGNALS_MS = 2000;
+
 function followSignals(place, source) {
   const kinds = new Map();
-  source.addEventListener("signals", async (event) => {
+  let waiting = false, delay = 0, hasMore = false;
+  const draw = async () => {
+    hasMore = false;
+    for (const one of kinds.values()) {
+      one.rows.splice(0, Math.max(0, one.rows.length - LIVE_POINTS));
+      if (one.isNew) {
+        one.isNew = false;
+        one.view = await one.again();
+      } else {
+        await one.view.data("power", one.rows.slice()).runAsync();
+      }
+    }
+    delay = SIGNALS_MS;
+    waiting = hasMore;
+    if (hasMore) { setTimeout(draw, delay); }
+  };
+  source.addEventListener("signals", (event) => {
     for (const { signal, unit, time_s: t, value } of JSON.parse(event.data)) {
       const kind = kindOf(signal);
       if (!kinds.has(kind)) {
@@ -260,15 +279,8 @@ function followSignals(place, source) {
       one.rows.push({ t, p: value, low: value, high: value, domain: signal });
     }
     place.querySelector(".wait")?.remove();
-    for (const one of kinds.values()) {
-      one.rows.splice(0, Math.max(0, one.rows.length - LIVE_POINTS));
-      if (one.isNew) {
-        one.isNew = false;
-        one.view = await one.again();
-      } else if (one.view) {
-        one.view.data("power", one.rows.slice()).runAsync();
-      }
-    }
+    hasMore = true;
+    if (!waiting) { waiting = true; setTimeout(draw, delay); }
   });
 }
 
