@@ -64,6 +64,7 @@ SMALL = {
     "wattloop tune run examples/greenscreen/space.yaml": ["--trials", "1", *OWN_TRAINING],
 }
 """Words added to commands that would train for hours."""
+SMALL_SM2 = ["--configurations=2", "--rates=3", "--seeds=1", "--epochs=2", "--width=8"]
 
 
 class Row(NamedTuple):
@@ -188,7 +189,8 @@ def run(lab: Lab, command: str, capsys: pytest.CaptureFixture[str]) -> str:
     if command.startswith("python "):
         with contextlib.suppress(SystemExit):
             patched = pytest.MonkeyPatch()
-            patched.setattr(sys, "argv", command.split()[1:])
+            small = SMALL_SM2 if "sm2.py" in command else []
+            patched.setattr(sys, "argv", [*command.split()[1:], *small])
             try:
                 runpy.run_path(command.split()[1], run_name="__main__")
             finally:

@@ -1,6 +1,7 @@
 """The page of GreenScreen's ten parameters, from a table whose truth is known."""
 
 import csv
+import importlib
 import json
 import os
 import random
@@ -74,3 +75,24 @@ def test_a_table_without_its_columns_is_refused_in_a_sentence(tmp_path: Path) ->
     assert done.returncode == 2
     assert "no column" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_full_size_asks_for_a_gpu_and_its_measured_energy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise: 100 runs of ten parameters in the scope of the GPU; without one nothing begins."""
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    greenscreen = importlib.import_module("greenscreen")
+    words = ["--full", "--store", str(tmp_path / "runs.db")]
+    monkeypatch.setattr(greenscreen, "has_gpu", lambda: False)
+    assert greenscreen.main(words) == 2
+    assert "--full needs a GPU" in capsys.readouterr().err
+    begun: list[tuple[str, ...]] = []
+    monkeypatch.setattr(greenscreen, "has_gpu", lambda: True)
+    monkeypatch.setattr(greenscreen, "wattloop", lambda _, *given: begun.append(given))
+    assert greenscreen.main(words) == 2  # nothing was trained, so there is no search to show
+    ((*_, spec, option, scope),) = begun
+    assert (option, scope) == ("--scope", "gpu")
+    read = read_spec(spec)
+    assert (read.limits.trials, len(read.parameters)) == (100, 10)
