@@ -34,55 +34,23 @@ if TYPE_CHECKING:
 # begin and end. The run that began first counts. A later run leaves the time they share out of
 # totals. Runs of other users and of other stores are marked, and not left out.
 FOLDER = "wattloop-runs"
-
-
 PARENTS = ("/dev/shm", "/tmp")
-
-
 """A folder in which every user may create folders; in memory, so that a short run does not wait for
 a disk."""
-
-
 FOLDER_VARIABLE = "WATTLOOP_NODE_RUNS"
-
-
 REMEMBERED_S = 60.0
-
-
 """Time for which a process lists a run that has ended; every other run reads the list twice a
 second."""
-
-
 REMEMBERED = 64
-
-
 DEAD_S = 3_600.0
-
-
 """The list of a killed process is removed when it has not changed for this long."""
-
-
 RECENT_S = 1.0
-
-
 MOST_FILES = 2_048
-
-
 MOST_BYTES = 262_144
-
-
 WHOLE_NODE = "node"
-
-
 STAND_INS = ("WATTLOOP_VIRTUAL_STATE", "WATTLOOP_NVML_LIBRARY", "WATTLOOP_NVML_STUB_STATE")
-
-
 NOTICED_S = 0.005
-
-
 """Shorter overlaps are the end of one run and the beginning of the next."""
-
-
 _NAME = re.compile(r"[\w.:-]{1,80}")
 
 
@@ -479,11 +447,7 @@ def _start_of(pid: int) -> str:
 
 
 _listed = _Listing()
-
-
 EVENT = "neighbour"
-
-
 """Type of the events that record the other counting runs in a journal without an end."""
 
 
