@@ -34,7 +34,10 @@ from wattloop.store.database import open_store
 OLD_JOBS = 100_000
 A_PROCESS = 100
 READERS, EVERY_S = 5, 2.0
-PAGES = ("/", "/?page=40", "/?sort=energy", "/?text=train+99", "/?cluster=bench", "/nodes")
+PAGES = tuple(
+    f"/jobs{q}" for q in ("", "?page=40", "?sort=energy", "?text=train+99", "?cluster=bench")
+)
+PAGES += ("/nodes",)
 JOBS_MS = 1_000.0
 
 
