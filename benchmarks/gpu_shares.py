@@ -41,9 +41,7 @@ parts to the processes that are present, in the truth and where a method knows o
 idle power; Wattloop is told one that is off by 5% (standard deviation), as the table of GPUs
 has it. *All by utilisation* divides idle power in the same way, *by memory* divides
 everything by the bytes held, *equal* by heads. An error is that of the worst of the four processes.
-The worst worlds are those in which two programs begin and end together, or in which whole percents
-are coarse for small loads. `covered` is the part of processes whose true energy lies in the stated
-interval.
+`covered` is the part of processes whose true energy lies in the stated interval.
 """
 
 
