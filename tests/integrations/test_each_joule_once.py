@@ -274,17 +274,21 @@ def test_two_runs_at_once(node: Node) -> None:
 def test_leader_that_is_killed(node: Node) -> None:
     """The run that began first dies: what it had not counted, the other counts."""
     program = """
-        import sys, time, wattloop
+        import os, sys, time, wattloop
         with wattloop.measure(sys.argv[1]):
-            time.sleep(float(sys.argv[2]))
+            while not os.path.exists("end"):
+                time.sleep(0.02)
         """
-    first = node.start(program, "first", "60", name="first.py")
+    first = node.start(program, "first", name="first.py")
     _until_listed(node, 1)
-    second = node.start(program, "second", "4", name="second.py")
+    second = node.start(program, "second", name="second.py")
+    begin_s = time.monotonic()
     _until_listed(node, 2)
     time.sleep(1.5)
     first.send_signal(signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
+    time.sleep(time.monotonic() - begin_s)  # as long without the first as with it
+    (node.folder / "end").touch()
     assert second.wait(timeout=300) == 0
     one, two = node.check_total()
     assert (one.status.value, two.status.value) == ("died", "finished")

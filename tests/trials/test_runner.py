@@ -137,6 +137,7 @@ def test_after_any_death_the_rest_is_left_to_do(
 
 STOPPED_IN_THE_STORE = """
 import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as if the tests were not run under nohup
 from sqlalchemy import Engine, event
 from wattloop.core.settings import Settings
 from wattloop.store.database import open_store

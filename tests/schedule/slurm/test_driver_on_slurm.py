@@ -122,7 +122,7 @@ def test_one_call_starts_a_job_whoever_owns_it(lab: SlurmLab, tmp_path: Path) ->
     assert report.starts == [mine]
     assert report.calls <= 4  # squeue, sinfo the first time, who may pass, the job
     lab.wait_for_state(int(mine), "RUNNING")
-    assert driver.round().calls == 1
+    assert driver.round().calls <= 2  # the queue, and the lease once it is old
     driver.restore()
 
 
@@ -136,7 +136,7 @@ def test_many_jobs_start_in_one_round(lab: SlurmLab, tmp_path: Path) -> None:
     report = driver.round()
     assert report.standby == jobs[4:]
     assert report.calls <= 3  # the queue, the lease, and all four in one
-    assert driver.round().calls == 1
+    assert driver.round().calls <= 2  # the queue, and the lease once it is old
     assert "refused" not in {event["event"] for event in events_of(tmp_path)}
     lab.run("scancel", jobs[0])
     lab.wait_for_state(int(jobs[4]), "RUNNING")  # without another round
