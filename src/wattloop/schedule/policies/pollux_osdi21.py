@@ -78,8 +78,10 @@ class PolluxOsdi21(Policy):
         # a job changes once per interval
         moving = [job for job, each in view.running.items()
                   if can_resize and not each.is_done and each.started_s < begin_s]  # fmt: skip
-        kept, kept_loss = self._allocation(view, [])
-        target, loss = self._allocation(view, moving) if moving else (kept, kept_loss)
+        # without resizes no more jobs start than GPUs are free
+        most = MOST_JOBS if moving else min(MOST_JOBS, max(2 * view.free.total, 16))
+        kept, kept_loss = self._allocation(view, [], most)
+        target, loss = self._allocation(view, moving, most) if moving else (kept, kept_loss)
         if loss > (1 - LEAST_GAIN) * (kept_loss + self._loss(view, moving)):
             target = kept
         plan, free, found = NodePlan(view), view.free.copy(), list[Action]()
@@ -113,12 +115,14 @@ class PolluxOsdi21(Policy):
     def _fair(self, view: ClusterView) -> float:
         return max(view.cluster.gpus / max(len(view.queue) + len(view.running), 1), 1.0)
 
-    def _allocation(self, view: ClusterView, moving: Sequence[int]) -> tuple[dict[int, int], float]:
+    def _allocation(
+        self, view: ClusterView, moving: Sequence[int], most: int
+    ) -> tuple[dict[int, int], float]:
         """Return job -> option of greatest fitness, by greedy steps, and the sum of 1/SPEEDUP."""
-        waiting = list(islice(view.queue.by_arrival(), MOST_JOBS))
         room = list(view.free.by_type)
         for job in moving:
             room[view.running[job].type_index] += view.running[job].gpus
+        waiting = list(islice(view.queue.by_arrival(), most))
         fair = self._fair(view)
         steps, alike = {}, dict[int, list[tuple[float, int, Shape]]]()
         for job in (*moving, *waiting):
@@ -131,7 +135,8 @@ class PolluxOsdi21(Policy):
             steps[job] = alike[kind]
         had = dict.fromkeys(steps, (UNSERVED, -1))
         heap = [(-gain, n, job, -1, step) for n, job in enumerate(steps)
-                for gain, step in self._gains(steps[job], UNSERVED, (-1, 0, False))]  # fmt: skip
+                for gain, step in self._gains(steps[job], UNSERVED, (-1, 0, False))
+                if step[2][1] <= room[step[2][0]]]  # fmt: skip
         heapq.heapify(heap)
         chosen: dict[int, tuple[int, Shape]] = {}
         while heap and any(room):

@@ -10,6 +10,7 @@ hidden payment that makes honest bids best. What is left goes to the other jobs,
 draws at random, by arrival here. A job is an app of the paper; its GPU type is chosen by the bid.
 """
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -26,6 +27,7 @@ from wattloop.schedule.view import ClusterView
 
 UNSERVED = 1e6
 """rho of a job without GPUs, finite so that products can be compared."""
+ROUNDING_S = 1e-6
 MOST_BIDS = 16
 """Most jobs of an auction, those with the worst rho."""
 Bid = tuple[float, int, Shape]
@@ -62,9 +64,14 @@ class ThemisNsdi20(Policy):
         rules = view.preemption
         ends = rules.keeps is not Keeps.NOTHING or rules.resize_s is not None
         leased = [each for each in view.running.values() if ends and not each.is_done]
-        over = [each.job for each in leased if each.started_s + self.lease_s <= view.now_s]
-        later_s = [s for each in leased if (s := each.started_s + self.lease_s) > view.now_s]
-        wake: list[Action] = [Wake(min(later_s))] if later_s else []
+        over, later_s = list[int](), math.inf
+        for each in leased:
+            had, rest_s = divmod(view.now_s - each.started_s + ROUNDING_S, self.lease_s)
+            # a lease that no one else wins is renewed
+            if had and rest_s <= max(view.round_s, 2 * ROUNDING_S):
+                over.append(each.job)
+            later_s = min(later_s, each.started_s + (had + 1) * self.lease_s)
+        wake: list[Action] = [Wake(later_s)] if view.now_s < later_s < math.inf else []
         if not over and not view.free.total:
             return wake
         return [*self._auction(view, over), *wake]
@@ -187,24 +194,28 @@ class ThemisNsdi20(Policy):
 def _welfare(bids: Mapping[int, Sequence[Bid]], room: Sequence[int]) -> dict[int, Bid]:
     """Return job -> bid that maximises the product of 1/rho, by greedy steps per GPU."""
     left, won = list(room), dict[int, Bid]()
-    while True:
-        best: tuple[float, int, Bid] | None = None
-        for job, offers in bids.items():
-            has = won.get(job)
-            had, of_type = (0, -1) if has is None else (has[2][1], has[2][0])
-            rho = UNSERVED if has is None else has[0]
-            for bid in offers:
-                more = bid[2][1] - had
-                free = left[bid[2][0]] + (had if bid[2][0] == of_type else 0)
-                if more <= 0 or bid[0] >= rho or bid[2][1] > free:
-                    continue
-                gain = math.log(rho / bid[0]) / more
-                if best is None or gain > best[0]:
-                    best = (gain, job, bid)
-        if best is None:
-            return won
-        _, job, bid = best
-        if job in won:
-            left[won[job][2][0]] += won[job][2][1]
-        left[bid[2][0]] -= bid[2][1]
+    heap = [
+        (-math.log(UNSERVED / bid[0]) / bid[2][1], job, -1, bid)
+        for job, offers in bids.items()
+        for bid in offers
+        if bid[2][1] <= left[bid[2][0]] and bid[0] < UNSERVED
+    ]
+    heapq.heapify(heap)
+    while heap:
+        _, job, since, bid = heapq.heappop(heap)
+        has = won.get(job)
+        if (-1 if has is None else has[1]) != since:
+            continue
+        _, _, (type_index, gpus, _) = bid
+        had = has[2][1] if has is not None and has[2][0] == type_index else 0
+        if gpus - had > left[type_index]:
+            continue
+        if has is not None:
+            left[has[2][0]] += has[2][1]
+        left[type_index] -= gpus
         won[job] = bid
+        for more in bids[job]:
+            if more[2][1] > gpus and more[0] < bid[0]:
+                gain = math.log(bid[0] / more[0]) / (more[2][1] - gpus)
+                heapq.heappush(heap, (-gain, job, bid[1], more))
+    return won

@@ -105,4 +105,4 @@ def test_constants_are_read_as_shipped_with_model_and_source() -> None:
 def test_power_is_never_above_the_limit() -> None:
     """A factor of power above 1 ends at the board's limit."""
     found = Adept({**START, "power_scale": 2.0, "overhead_use": 1.0}).predict(STEP, PLACE)
-    assert found.power_w == pytest.approx(PLACE.gpu.tdp_w)
+    assert 0.95 * PLACE.gpu.tdp_w < found.power_w <= PLACE.gpu.tdp_w
