@@ -70,7 +70,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "slurm.command",
             "Let a policy run a Slurm cluster: order, places, caps, a power budget.",
         ),
-        "k8s": ("k8s", "Energy of pods, and a policy that orders Jobs, on Kubernetes."),
+        "k8s": ("k8s.command", "Energy of pods, and a policy that orders Jobs, on Kubernetes."),
     },
     "Share": {
         "serve": ("serve", "Show everything in a browser: the dashboard."),

@@ -145,7 +145,7 @@ class JobSource(Protocol):
     def follower(
         self, events: Path, running: Callable[[], Sequence[str]]
     ) -> AbstractContextManager[object]:
-        """Return a thread that writes events which nobody else writes."""
+        """Return a thread that writes the events that hooks do not write."""
         ...
 
     def cpu_file(self, job: str, uid: int) -> Path | None:

@@ -22,9 +22,9 @@ from wattloop.fleet.kubernetes.pod_resources import ContainerDevices, KubeletCli
 from wattloop.fleet.kubernetes.pods import (
     LONGEST,
     ContainerGroup,
-    Owner,
     Pod,
     PodContainer,
+    PodOwner,
     PodWatch,
     container_groups,
 )
@@ -47,7 +47,7 @@ _NUMBERED = re.compile(r"(?:gpu-|nvidia|card|virtual-)?(\d{1,3})")
 _log = logging.getLogger("wattloop.agent")
 
 
-class _Found(NamedTuple):
+class _FoundContainer(NamedTuple):
     pod: Pod
     container: PodContainer
 
@@ -100,11 +100,11 @@ class KubernetesNode:
         self._groups = {group.container_id: group for group in container_groups(self._root)}
         return self._groups
 
-    def find(self, container_id: str) -> _Found | None:
+    def find(self, container_id: str) -> _FoundContainer | None:
         for pod in self.watch.pods().values():
             for container in pod.containers:
                 if container.container_id == container_id:
-                    return _Found(pod, container)
+                    return _FoundContainer(pod, container)
         return None
 
     def gpu_numbers(self, devices: Sequence[tuple[str, str]]) -> tuple[list[int], list[str]]:
@@ -280,8 +280,8 @@ class ContainerFollower(BackgroundThread):
         if found is None:
             if waited_s < UNKNOWN_S or self._node.watch.fault == "":
                 return False  # a sandbox, or not known yet
-            pod = Pod(group.pod_uid, "", f"pod {group.pod_uid}", Owner("Pod", group.pod_uid))
-            found = _Found(pod, PodContainer("", group.container_id))
+            pod = Pod(group.pod_uid, "", f"pod {group.pod_uid}", PodOwner("Pod", group.pod_uid))
+            found = _FoundContainer(pod, PodContainer("", group.container_id))
         pod, container = found
         devices = self._devices.get((pod.namespace, pod.name, container.name))
         if devices is None and self.fault and waited_s < KUBELET_PATIENCE_S:

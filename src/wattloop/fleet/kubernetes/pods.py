@@ -41,7 +41,7 @@ RayCluster. Any other controller of a pod is its owner."""
 MOST_OWNERS = 4
 
 
-class Owner(NamedTuple):
+class PodOwner(NamedTuple):
     """The object that a pod works for, e.g. (PyTorchJob, bert)."""
 
     kind: str
@@ -72,13 +72,13 @@ class Pod:
     uid: str
     namespace: str
     name: str
-    owner: Owner
+    owner: PodOwner
     cap: str = ""
     no_save: bool = False
     containers: tuple[PodContainer, ...] = ()
 
 
-def parse_pod(data: Any, owner: Owner | None = None) -> Pod | None:
+def parse_pod(data: Any, owner: PodOwner | None = None) -> Pod | None:
     """Return a pod from its object; None where it has no name. Every text is made plain."""
     about = _dict(data, "metadata")
     uid, name, namespace = (_text(about.get(key)) for key in ("uid", "name", "namespace"))
@@ -110,18 +110,18 @@ def parse_pod(data: Any, owner: Owner | None = None) -> Pod | None:
         uid,
         namespace,
         name,
-        owner or controller(data) or Owner("Pod", name),
+        owner or controller(data) or PodOwner("Pod", name),
         cap=_text(notes.get(CAP)),
         no_save=_text(notes.get(NO_SAVE)).lower() == "true",
         containers=tuple(containers[:100]),
     )
 
 
-def controller(data: Any) -> Owner | None:
+def controller(data: Any) -> PodOwner | None:
     """Return the controller of an object by its own words."""
     for one in _dicts(_dict(data, "metadata"), "ownerReferences"):
         if one.get("controller") is True:
-            return Owner(_text(one.get("kind")), _text(one.get("name")))
+            return PodOwner(_text(one.get("kind")), _text(one.get("name")))
     return None
 
 
@@ -142,9 +142,9 @@ class OwnerResolver:
 
     def __init__(self, client: KubernetesClient) -> None:
         self._client = client
-        self._known: dict[tuple[str, str, str], Owner] = {}
+        self._known: dict[tuple[str, str, str], PodOwner] = {}
 
-    def owner(self, data: Json) -> Owner | None:
+    def owner(self, data: Json) -> PodOwner | None:
         found = controller(data)
         about = _dict(data, "metadata")
         namespace, labels = _text(about.get("namespace")), _dict(about, "labels")
@@ -153,14 +153,14 @@ class OwnerResolver:
                 break
             tail = f"-{_text(labels.get('pod-template-hash'))}"
             if found.kind == "ReplicaSet" and len(tail) > 1 and found.name.endswith(tail):
-                return Owner("Deployment", found.name.removesuffix(tail))
+                return PodOwner("Deployment", found.name.removesuffix(tail))
             above = self._above(namespace, found)
             if above == found:
                 break
             found = above
         return found
 
-    def _above(self, namespace: str, owner: Owner) -> Owner:
+    def _above(self, namespace: str, owner: PodOwner) -> PodOwner:
         key = (namespace, *owner)
         if key not in self._known:
             group, plural = OWNERS[owner.kind]
@@ -287,7 +287,7 @@ def _load(file: Path) -> dict[str, Pod]:
             Pod(
                 **{
                     **one,
-                    "owner": Owner(*one["owner"]),
+                    "owner": PodOwner(*one["owner"]),
                     "containers": tuple(PodContainer(**c) for c in one["containers"]),
                 }
             )

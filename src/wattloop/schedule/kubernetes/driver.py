@@ -36,9 +36,9 @@ LEASE = "wattloop-driver"
 class DriverLease:
     """The Lease object that says which driver works, and until when.
 
-    Whoever finds it expired may release everything: `wattloop k8s release --if-expired`, which
-    the chart runs every minute. So nothing waits for a driver that died, and there is neither a
-    finalizer nor a state file to lose.
+    A program that finds it expired may release everything: `wattloop k8s release --if-expired`,
+    which the chart runs every minute. So nothing waits for a driver that died, and there is neither
+    a finalizer nor a state file to lose.
 
     Attributes:
         holder: this driver; the same identity may take its own lease again.

@@ -256,7 +256,7 @@ def release_patch(
         for check in checks:
             if check.get("name") == queued.check:
                 check |= {"state": "Ready", "message": why, "lastTransitionTime": stamp()}
-        # the list is replaced as a whole: only if nobody else has changed it meanwhile
+        # the list is replaced as a whole: only if it is unchanged since it was read
         about = {"resourceVersion": _get(item, "metadata", "resourceVersion")}
         return f"{queued.path}/status", {"metadata": about, "status": {"admissionChecks": checks}}
     about = {"annotations": {RELEASED: stamp(), SUSPENDED: None}}

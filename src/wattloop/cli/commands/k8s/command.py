@@ -1,4 +1,4 @@
-"""`wattloop k8s`: energy of pods, and policies that order Jobs, on Kubernetes."""
+"""Commands of `wattloop k8s`."""
 
 import os
 import shlex
