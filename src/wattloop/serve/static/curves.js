@@ -191,6 +191,7 @@ function follow(place, answer) {
     const now = document.getElementById("now");
     setText(now, "energy", joules(run.energy_j));
     setText(now, "power", watts(run.power_w));
+    if (run.provenance) { setText(now, "provenance", run.provenance); }
     setText(now, "step", run.step_j === null ? "–" : joules(run.step_j));
     setText(now, "steps", String(run.steps));
   });
