@@ -328,21 +328,21 @@ def test_savings_are_on_the_first_page_and_the_run_page(place: Path, client: Tes
         insert_run(store, saved_run("saved", saving(), started_wall_s=now_s))
         insert_run(store, saved_run("seen", OBSERVED, started_wall_s=now_s))
     # another server: on a busy machine the first one serves what it computed some seconds ago
-    with TestClient(create_app(ServeOptions(store=str(place)))) as client:
-        page = client.get("/").text
+    with TestClient(create_app(ServeOptions(store=str(place)))) as reader:
+        page = reader.get("/").text
         assert "Proven in 30 days" in page
         assert "0.200 (0.170 to 0.230) kWh" in page
         assert "1 run could have saved 0.120 (0.040 to 0.200) kWh (modelled)" in page
-        page = client.get("/runs/saved").text
+        page = reader.get("/runs/saved").text
         assert "20.0% (17.5 to 22.3%) of GPU energy" in page
         assert "12 slices at the reference, 140 others" in page
-        assert "Could have saved" in client.get("/runs/seen").text
-        assert 'id="saving"' not in client.get("/runs/2026-001").text
-        answer = client.get("/api/v1/savings", params={"by": "user"}).json()
+        assert "Could have saved" in reader.get("/runs/seen").text
+        assert 'id="saving"' not in reader.get("/runs/2026-001").text
+        answer = reader.get("/api/v1/savings", params={"by": "user"}).json()
         assert answer["total"]["compared"] == 1
         assert answer["groups"][0]["name"] == "ada"
         assert {run["run_id"] for run in answer["runs"]} == {"saved", "seen"}
-        assert client.get("/api/v1/savings", params={"by": "cat"}).status_code == 422
+        assert reader.get("/api/v1/savings", params={"by": "cat"}).status_code == 422
 
 
 def test_a_run_leads_to_its_cost_on_another_gpu(place: Path, client: TestClient) -> None:
