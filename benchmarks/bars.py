@@ -110,6 +110,8 @@ class Page:
     """Versions of what is installed elsewhere; `packages` are looked up here."""
     machine: str = ""
     """Where it ran, when that is not here."""
+    command: str = ""
+    """What makes it, when that is not the program of its name: `fleet_ingest.py --kubernetes`."""
     made: str = ""
     """The day it ran, when that is not today."""
     details: Mapping[str, object] = field(default_factory=dict)
@@ -156,7 +158,7 @@ def markdown(page: Page) -> str:
     versions = {**{name: _version(name) for name in page.packages}, **page.versions}
     parts = [
         f"# {page.title}",
-        f"Made by `python benchmarks/{page.name}.py` on {made}.",
+        f"Made by `python benchmarks/{page.command or page.name + '.py'}` on {made}.",
         f"Machine: {page.machine or machine()}. Versions: "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + ".",

@@ -234,7 +234,8 @@ def _page(found: Reading, args: argparse.Namespace, old_jobs: int) -> Page:
     )
     if of_kubernetes:
         title = "Two hundred Kubernetes nodes into PostgreSQL"
-        return Page("kubernetes_ingest", title, bars, tables, text=text)
+        command = f"fleet_ingest.py --kubernetes --seconds {args.seconds:.0f}"
+        return Page("kubernetes_ingest", title, bars, tables, text=text, command=command)
     text += (
         " On 2 cores that other programs use as well it is slower: 1,994 and 1,175 ms for the Jobs "
         "page (p95) in runs of 2026-11-15 at loads of 17 and 10, the first before runs were put "
