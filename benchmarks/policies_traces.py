@@ -1,4 +1,4 @@
-"""Helios, with and without sleep, on traces that nothing was tuned on, each at three speeds of arrival.
+"""Helios, with and without sleep, on traces that nothing was tuned on, at three arrival speeds.
 
     python benchmarks/policies_traces.py [--quick] [--json FILE]
 

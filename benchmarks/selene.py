@@ -26,6 +26,8 @@ other job may be delayed by the time in the first column. CO2e is of the GPUs th
 idle GPUs draw does not depend on the policy, and would only be longer with a longer simulation.
 Bound: a linear program per seed that knows the future, in which jobs of an hour run in any hour up
 to the delay, divide freely and need no packing (all GPU types and numbers; for Helios all caps).
+Its hours are coarse: every job has up to two hours more than the delay, so that it is below what
+any schedule reaches, most of all at 0 h.
 
 ![CO2e against delay](selene.svg)
 """
