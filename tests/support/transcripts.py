@@ -33,7 +33,10 @@ TOKEN = re.compile(
     rf"|(?P<number>{NUMBER})|(?P<space>\s+)|(?P<word>[^\s\d]|\d)"
 )
 ANY = {"rest": ".*", "identifier": IDENTIFIER, "number": NUMBER, "space": r"\s+"}
-MARKS = re.compile(r" \(within (?:uncertainty|noise)\)|(?<=\S) [*?](?=\s|$)")
+MARKS = re.compile(
+    r" \(within (?:uncertainty|noise)\)|(?<=\S) [*?](?=\s|$)"
+    r"|(?<=J) \([\d.]+ [mk]?Wh\)"  # only large energies have them: a busy machine takes longer
+)
 SHELL = re.compile(r"[|<>&;*?$`\\]")
 QUIET = re.compile(r"wattloop: (?:warning: )?(?:beginning|the machine is not quiet|left out: )")
 
