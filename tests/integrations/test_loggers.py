@@ -149,16 +149,16 @@ class RunStandIn:
         self._open, self.step = {}, step
 
 
-@pytest.fixture(params=["stand-in", "wandb"])
+@pytest.fixture(params=["stand-in", "without hooks", "wandb"])
 def wandb_run(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Any, Callable[[], list[dict[str, float]]]]:
     """A run as the open one, and a function that finishes it and returns its rows."""
-    if request.param == "stand-in":
-        hooks = SimpleNamespace(
-            TeardownHook=lambda call, stage: (call, stage),
-            TeardownStage=SimpleNamespace(EARLY="early"),
-        )
+    if request.param != "wandb":
+        hooks = SimpleNamespace()
+        if request.param == "stand-in":
+            hooks.TeardownHook = lambda call, stage: (call, stage)
+            hooks.TeardownStage = SimpleNamespace(EARLY="early")
         run = RunStandIn()
         monkeypatch.setitem(sys.modules, "wandb.sdk.wandb_run", hooks)
         monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=run))

@@ -10,7 +10,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -195,10 +194,13 @@ class WandbLogger(MetricsLogger):
     def _call_at_finish(self) -> None:
         """Have the waiting rows completed by `finish`, or by a program that ends without it."""
         atexit.register(self._complete)  # runs before W&B's own, which was registered earlier
-        with suppress(ImportError, AttributeError):  # W&B has no public call for this
+        try:  # W&B has no public call for this, and a run used with `with` does not call `finish`
             wandb_run = importlib.import_module("wandb.sdk.wandb_run")
             hook = wandb_run.TeardownHook(self._complete, wandb_run.TeardownStage.EARLY)
             self._run._teardown_hooks.append(hook)
+        except (ImportError, AttributeError):
+            finish = self._run.finish
+            self._run.finish = lambda *args, **named: (self._complete(), finish(*args, **named))[1]
 
     def _complete(self) -> None:
         atexit.unregister(self._complete)
