@@ -22,7 +22,7 @@ from wattloop.predict.calibrate.suite import operations_of
 from wattloop.predict.intervals import CalibrationRange, Intervals, Residual
 from wattloop.predict.models.kernels.constants import KernelConstants, Values, reference_constants
 from wattloop.predict.models.kernels.datasheet import spec_constants
-from wattloop.predict.models.kernels.fit import QUEUE, PowerSample, with_power
+from wattloop.predict.models.kernels.fit import QUEUE, PowerSample, minimise, with_power
 from wattloop.predict.models.kernels.kernel_cost import WORK, work_of
 from wattloop.predict.models.kernels.model import KernelModel
 from wattloop.predict.models.kernels.operation_table import OperationTable
@@ -75,7 +75,7 @@ def with_host(values: Values, rows: Sequence[Mapping[str, Any]]) -> Values:
     ]  # fmt: skip
     if module:
         changes["host.module_s"] = max(statistics.median(module), LEAST_S)
-    return values.with_changes({**changes, **_lists(hosts), **_recurrent(rows)})
+    return values.with_changes({**changes, **_lists(hosts), **_recurrent(values, rows)})
 
 
 def _lists(hosts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -90,19 +90,34 @@ def _lists(hosts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {"host.tensor_s": max((long_s - short_s) / (many - few) / PASSES, LEAST_S / 10)}
 
 
-def _recurrent(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the launch cost of cuDNN's time-step kernels, from the dispatch time of a layer."""
-    each: dict[str, list[float]] = defaultdict(list)
+def _recurrent(values: Values, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return costs of a recurrent call, of each of its layers and of a time step's kernels.
+
+    The dispatch time of a gradient includes that of the layer itself.
+    """
+    counts, host_s = [], []
     for row in rows:
         if row["record"] != "kernel" or row["family"] != "rnn" or not row.get("host_s"):
             continue
-        for operation in operations_of("rnn", row["params"]):
-            for name, number in of_operation(operation).items():
-                if name.startswith("host.launch_s.rnn") and number > 0:
-                    # The dispatch of a gradient includes that of the layer itself.
-                    twice = 2 if name.endswith("backward") else 1
-                    each[name].append(float(row["host_s"]) / number / twice)
-    return {name: statistics.median(found) for name, found in each.items()}
+        made = [
+            operation
+            for direction in {"forward", str(row["params"]["direction"])}
+            for operation in operations_of("rnn", {**row["params"], "direction": direction})
+        ]
+        if not any(_outran_the_queue(each, 1) for each in made):
+            counts.append(Counter[str]())
+            for each in made:
+                counts[-1].update(of_operation(each))  # type: ignore[arg-type]  # adds numbers
+            host_s.append(float(row["host_s"]))
+    names = sorted({name for each in counts for name in each})
+    if not names:
+        return {}
+    table = np.array([[each[name] for name in names] for each in counts])
+    start = np.log([values.find(name) for name in names])
+    found = minimise(
+        lambda x: np.log(table @ np.exp(x) / np.array(host_s)), start, np.full(len(names), 1.0)
+    )
+    return dict(zip(names, np.exp(found).tolist(), strict=True))
 
 
 FEWEST_GROUPS = 3

@@ -124,7 +124,7 @@ DEFAULTS: dict[str, float] = {
     # hit rate of data that could be in L2: some tensors were written long ago
     "stream.l2_use": 0.5,
     # Host: seconds of one dispatched operation by phase and kind, of a launch beyond the first of
-    # a call, of a tensor in a list, of a module call, and of a phase.
+    # a call, of a recurrent layer, of a tensor in a list, of a module call, and of a phase.
     "host.call_s": 8.0e-6,
     "host.call_s.forward": 9.0e-6,
     "host.call_s.forward.view": 2.5e-6,
@@ -145,6 +145,8 @@ DEFAULTS: dict[str, float] = {
     "host.launch_s": 3.0e-6,
     "host.launch_s.rnn.forward": 1.5e-5,
     "host.launch_s.rnn.backward": 2.0e-5,
+    "host.layer_s.forward": 1.0e-4,
+    "host.layer_s.backward": 5.0e-4,
     "host.tensor_s": 1.0e-6,
     "host.module_s": 4.0e-6,
     "host.step_s.forward": 1.0e-4,
@@ -236,6 +238,8 @@ class Residuals:
         return factors, far
 
 
+OLDER = {"host.layer_s.forward": 0.0, "host.layer_s.backward": 0.0}
+"""Constants that files of earlier versions lack: their launches contain them."""
 FORMAT = "wattloop kernels constants"
 VERSION = 1
 REMEDY = "make it again with 'wattloop calibrate fit'"
@@ -352,7 +356,7 @@ class KernelConstants:
         groups = {name: _group(where, name, group) for name, group in residuals.items()}
         return cls(
             gpu=plain["gpu"],
-            values=Values({**DEFAULTS, **{name: float(v) for name, v in known.items()}}),
+            values=Values({**DEFAULTS, **OLDER, **{name: float(v) for name, v in known.items()}}),
             residuals=Residuals(groups),
             intervals=_mapping(where, plain, "intervals"),
             made=_mapping(where, plain, "made"),

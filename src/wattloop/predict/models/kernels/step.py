@@ -119,6 +119,11 @@ def of_operation(op: Operation) -> dict[str, float]:
     if op.calls:
         counts[f"host.call_s.{op.phase}.{op.kind}"] = float(op.calls)
     further = op.kernels - max(op.calls, 1)
+    if op.kind is Kind.RNN:
+        # Whatever the length of the sequence, cuDNN prepares each layer, and the products that give
+        # the gradients of its weights, one after the other.
+        ways = 1 + size_of(op.detail, "bidirectional", 0.0)
+        counts[f"host.layer_s.{op.phase}"] = size_of(op.detail, "layers") * ways
     if further > 0 and not is_persistent(op):
         kind = "rnn" if op.kind is Kind.RNN else "kernel"
         counts[f"host.launch_s.{kind}.{op.phase}"] = float(further)

@@ -270,7 +270,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
         return peak
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        # In backward, modes for functions of torch would see each look at a tensor below.
+        with torch._C.DisableTorchFunction():
+            return self._dispatched(func, args, kwargs or {})
+
+    def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = self._names.get(func)
         if name is None:
             name = self._names[func] = str(func).rpartition(".")[0]
