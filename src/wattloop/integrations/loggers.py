@@ -200,7 +200,12 @@ class WandbLogger(MetricsLogger):
             self._run._teardown_hooks.append(hook)
         except (ImportError, AttributeError):
             finish = self._run.finish
-            self._run.finish = lambda *args, **named: (self._complete(), finish(*args, **named))[1]
+
+            def complete_and_finish(*args: Any, **named: Any) -> Any:
+                self._complete()
+                return finish(*args, **named)
+
+            self._run.finish = complete_and_finish
 
     def _complete(self) -> None:
         atexit.unregister(self._complete)

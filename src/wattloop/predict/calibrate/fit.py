@@ -107,7 +107,7 @@ def _recurrent(values: Values, rows: Sequence[Mapping[str, Any]]) -> dict[str, f
         if not any(_outran_the_queue(each, 1) for each in made):
             counts.append(Counter[str]())
             for each in made:
-                counts[-1].update(of_operation(each))  # type: ignore[arg-type]  # adds numbers
+                counts[-1].update(of_operation(each))
             host_s.append(float(row["host_s"]))
     names = sorted({name for each in counts for name in each})
     if not names:

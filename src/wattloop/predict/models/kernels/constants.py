@@ -222,9 +222,16 @@ class Residuals:
 
     def __init__(self, groups: Mapping[str, ResidualGroup] | None = None) -> None:
         self.groups = dict(groups or {})
+        self._known: dict[int, tuple[OperationTable, Floats, Floats]] = {}
 
     def factors(self, table: OperationTable) -> tuple[Floats, Floats]:
         """Return the factors, and each row's distance from the nearest measurement: 0 to 1."""
+        known = self._known.get(id(table))  # a fit asks for the same tables again and again
+        if known is None or known[0] is not table:
+            known = self._known[id(table)] = (table, *self._factors(table))
+        return known[1:]
+
+    def _factors(self, table: OperationTable) -> tuple[Floats, Floats]:
         factors, far = np.ones(len(table)), np.ones(len(table))
         members: dict[str, list[int]] = {}
         for index, name in enumerate(table.classes):

@@ -301,7 +301,7 @@ class _Rows:
             table = prepared.table
             times = operation_times(table, values, residuals, gpu)
             total = times.seconds * table.count * np.where(table.optimizer, 1.0, accumulate)
-            profile = profile_of(prepared, gpu, values, residuals)
+            profile = profile_of(prepared, gpu, values, residuals, times)
             steps = all_pairs([profile], [point.placement])
             share = float(step_results(steps, values).clock_share[0])
             sums: dict[str, float] = {}

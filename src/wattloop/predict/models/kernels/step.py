@@ -9,7 +9,13 @@ from wattloop.hardware.gpus import Gpu
 from wattloop.predict import cap_curve
 from wattloop.predict.communication import Ring, exchange, ring_of, sharded_exchange
 from wattloop.predict.models.kernels.constants import Residuals, Values
-from wattloop.predict.models.kernels.kernel_cost import MEMORY, WORK, operation_times, work_of
+from wattloop.predict.models.kernels.kernel_cost import (
+    MEMORY,
+    WORK,
+    OperationTimes,
+    operation_times,
+    work_of,
+)
 from wattloop.predict.models.kernels.operation_table import (
     Floats,
     OperationTable,
@@ -213,11 +219,18 @@ class StepProfile:
     gather_bytes: float = 0.0
 
 
-def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residuals) -> StepProfile:
+def profile_of(
+    prepared: Prepared,
+    gpu: Gpu,
+    values: Values,
+    residuals: Residuals,
+    times: OperationTimes | None = None,
+) -> StepProfile:
+    """Return the cost of a step; `times` are those of its operations, where they are known."""
     workload, table, counts = prepared.workload, prepared.table, prepared.counts
     if workload.compile_mode == "cuda-graph":
         values = values.with_changes({"kernel.minimum_s": values["kernel.replayed_s"]})
-    times = operation_times(table, values, residuals, gpu)
+    times = times or operation_times(table, values, residuals, gpu)
     total = times.seconds * table.count
     repeats = np.where(table.optimizer, 1.0, float(workload.accumulate))
     work = work_of(table, total, values, gpu)
