@@ -10,13 +10,20 @@ import pytest
 from tests.predict.models.kernels.made import H200, transformer_step
 from wattloop.cli.main import main
 from wattloop.core.errors import ConfigError
-from wattloop.predict.calibrate.fit import fit_adept, fit_files, once_each, samples_of
+from wattloop.predict.calibrate.fit import (
+    fit_adept,
+    fit_files,
+    once_each,
+    samples_of,
+    with_host,
+)
 from wattloop.predict.calibrate.suite import operations_of
 from wattloop.predict.models.adept.model import Adept, AdeptSearch
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.kernels.constants import DEFAULTS, Values
 from wattloop.predict.models.kernels.kernel_cost import calculated_times
 from wattloop.predict.models.kernels.operation_table import OperationTable
+from wattloop.predict.models.kernels.step import of_operation
 from wattloop.predict.prediction import Placement
 
 SLOW = Values(DEFAULTS).with_changes(
@@ -109,6 +116,33 @@ def test_samples_that_waited_for_the_host_are_left_out() -> None:
     few, many = ({**kernel("rnn", **params), "repeats": n} for n in (1, 4))
     assert len(samples_of([few])) == 1
     assert samples_of([many]) == []
+
+
+def test_the_host_pays_for_each_layer_of_a_recurrent_call() -> None:
+    """Promise: costs per call, per layer and per time step are told apart, and the dispatch time of
+    a gradient contains that of its layer.
+    """
+    true = {"host.call_s": 2e-4, "host.layer_s.forward": 1e-4, "host.layer_s.backward": 6e-4,
+            "host.launch_s": 2e-5}  # fmt: skip
+    values = Values({**DEFAULTS, "host.call_s.forward.rnn": 2e-4, "host.call_s.backward.rnn": 2e-4})
+    rows = []
+    for layers in (1, 2, 4, 8):
+        for hidden in (64, 1024):  # cuDNN keeps the first in registers: no kernel per time step
+            for direction in ("forward", "backward"):
+                params = {"dtype": "fp32", "cell": "lstm", "layers": layers, "input": 64,
+                          "hidden": hidden, "batch": 64, "seq": 24, "bidirectional": layers == 2,
+                          "direction": direction}  # fmt: skip
+                counts = [
+                    of_operation(each)
+                    for way in {"forward", direction}
+                    for each in operations_of("rnn", {**params, "direction": way})
+                ]
+                host_s = sum(n * Values(true).find(c) for each in counts for c, n in each.items())
+                rows.append({**kernel("rnn", **params), "host_s": host_s})
+    found = with_host(values, rows)
+    assert found["host.layer_s.forward"] == pytest.approx(1e-4, rel=0.25)
+    assert found["host.layer_s.backward"] == pytest.approx(6e-4, rel=0.1)
+    assert found["host.launch_s.rnn.forward"] == pytest.approx(2e-5, rel=0.1)
 
 
 def test_rounds_of_a_step_are_one_point() -> None:
