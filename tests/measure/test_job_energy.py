@@ -56,6 +56,14 @@ def test_rank_that_died_does_not_cost_the_total(store: Store) -> None:
     assert found.nodes[0].died == 1
 
 
+def test_a_run_that_names_no_kind_of_job(store: Store) -> None:
+    """Promise: the energy of a job whose journal has only its name is shown."""
+    keep(store, 0, job={"id": "mine"}, end=ended())
+    found = find_job(store, "mine")
+    assert found.kind == "wattloop"
+    assert found.energy_j == pytest.approx(NODE_J, rel=0.01)
+
+
 def test_jobs_of_the_same_name_are_told_apart_by_time(store: Store) -> None:
     """Launchers use the same port every day: yesterday's ranks are not in today's total."""
     old = keep(store, 0, end=ended())

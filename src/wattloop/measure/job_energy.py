@@ -138,7 +138,7 @@ def job_energy(
     jobs = [record.job for record in records if record.job]
     return MeasuredJobEnergy(
         job_id=name,
-        kind=str(jobs[0]["kind"]) if jobs else "wattloop",
+        kind=str(jobs[0].get("kind") or "wattloop") if jobs else "wattloop",
         world_size=next((j["world_size"] for j in jobs if j.get("world_size")), None),
         started_wall_s=min(r.started_wall_s for r in records),
         ended_wall_s=max(map(_ended_wall_s, records)),
