@@ -2,6 +2,7 @@
 other ones in the same words, they look as the pages show them.
 """
 
+import importlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -382,6 +383,22 @@ def test_a_check_of_a_set_up_is_as_shown(here: Path, capsys: pytest.CaptureFixtu
     assert re.match(r"\d+ warning|Everything|All", told[-1]) or told[-1].endswith(".")
 
 
+def test_the_small_table_of_sm2_is_as_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/tune-torch.md: lines of the example, with searches that cost what they are told."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    example = importlib.import_module("examples.sm2")
+    monkeypatch.setattr(example, "training", lambda *words, **more: None)
+    monkeypatch.setattr(example, "vanilla", lambda *words, **more: (14.0, 11_017))
+    monkeypatch.setattr(example, "sm2", lambda *words, **more: ((48.3, 133_471), "one is left"))
+    example.main(["--seeds", "3"])
+    told = capsys.readouterr().out.splitlines()
+    assert (
+        not_printed(lines_of("docs/tune-torch.md", "python examples/sm2.py --seeds 3"), told) == []
+    )
+
+
 ELSEWHERE = {
     **dict.fromkeys(FOLLOWED, "tests/test_transcripts.py"),
     "README.md": "tests/test_readme.py; --save here",
@@ -403,6 +420,7 @@ SINGLE = {
     "docs/study.md": ("wattloop study ",),
     "docs/sweep.md": ("wattloop sweep caps.yaml",),
     "docs/tune.md": ("wattloop tune run", "wattloop tune final"),
+    "docs/tune-torch.md": ("python examples/sm2.py",),
 }
 """Commands whose outputs are compared here, in test_doc_outputs.py or in tests of their verb."""
 
