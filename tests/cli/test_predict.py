@@ -263,6 +263,7 @@ BAD = [
     ((*SMALL, "--gpu", "rtx9999"), "describe another in a YAML file and give its path"),
     ((*SMALL, "--precision", "int4"), "--precision int4: unknown; choose one of fp32"),
     ((*SMALL, "--optimizer", "lion"), "--optimizer lion: unknown; choose one of"),
+    ((*SMALL, "--compile", "--batch", "1"), "--compile: give its mode as well"),
     ((*SMALL, "--compile", "fast"), "--compile fast: choose one of none, default, reduce-overhead"),
     (
         (*SMALL, "--compile", "default"),

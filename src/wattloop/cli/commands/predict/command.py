@@ -183,6 +183,8 @@ def _program(
     compare: str | None,
 ) -> dict[str, Any]:
     """Return fields of the request that come from a program; none without --script."""
+    if (work.compile or "").startswith("-"):
+        raise ConfigError("--compile: give its mode as well, such as --compile default")
     if script is None:
         if arguments:
             raise ConfigError(
