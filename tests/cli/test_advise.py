@@ -1,6 +1,7 @@
 """`wattloop advise` on a real store, through the real entry point."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from wattloop.cli.main import main
 from wattloop.core.settings import Settings
 from wattloop.measure.session import RunResult
 from wattloop.store.database import open_store
-from wattloop.store.runs import RunRecord, insert_run
+from wattloop.store.runs import RunRecord, find_run, insert_run
 from wattloop.virtual.gpu import IDLE, Activity
 
 BUSY = CardScript([Work(1.0, Activity(1.0, 0.2, 1.0)), Work(39.0, IDLE)])
@@ -76,6 +77,18 @@ def test_a_run_that_cannot_be_judged_says_why(
     assert main(["advise", "bare", "--json", "-"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["silent"], data["reason"]) == ([], "no energy was measured")
+
+
+def test_a_run_without_readings_is_not_called_free_of_waste(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise: where every rule lacks its data, that is said."""
+    with open_store(place) as store:
+        insert_run(store, replace(find_run(store, "healthy"), run_id="total"))  # no samples
+    assert main(["advise", "total"]) == 0
+    assert "no rule had the readings it needs" in capsys.readouterr().err
+    assert main(["advise", "healthy"]) == 0
+    assert "no rule found waste" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("place")

@@ -55,7 +55,9 @@ def advise(
         if found:
             print_advice(found)
         else:
-            reason = reason_without_facts(record) or "no rule found waste"
+            looked = any(not one.lacked for one in silent)
+            nothing = "no rule found waste" if looked else "no rule had the readings it needs"
+            reason = reason_without_facts(record) or nothing
             say(f"wattloop: nothing to advise on run {record.run_id}: {reason}")
             say_silence(silent)
 

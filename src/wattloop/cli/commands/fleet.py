@@ -122,11 +122,14 @@ def nodes(
         names = ", ".join(one.node for one in known) or "none"
         raise ConfigError(f"node {node}: not known here; known: {names}")
 
+    def quiet(age_s: float | None) -> str:
+        return "well" if age_s is not None else "no agent, runs well"
+
     def print_nodes() -> None:
         rows = [
             (
                 one.node,
-                "well" if not one.faults else f"{len(one.faults)} to look at",
+                f"{len(one.faults)} to look at" if one.faults else quiet(one.age_s),
                 UNKNOWN if one.power_w is None else format_power(one.power_w),
                 UNKNOWN if one.age_s is None else f"{format_duration(one.age_s)} ago",
                 str(one.runs),
