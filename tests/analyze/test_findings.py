@@ -49,5 +49,5 @@ def test_cells_are_short_and_missing_is_a_dash():
     """Four digits, whole numbers as they are."""
     values = (None, float("nan"), True, 7, 0.123456, 12345.6, 1e-7, "x")
     assert [cell(v) for v in values] == [
-        *("-", "-", "yes", "7", "0.1235", "12346", "1e-07", "x"),
+        *("-", "-", "yes", "7", "0.1235", "12,346", "1e-07", "x"),
     ]

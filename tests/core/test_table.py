@@ -16,7 +16,7 @@ def test_one_table_has_all_its_forms() -> None:
 def test_a_missing_value_is_neither_zero_nor_empty_for_people() -> None:
     """A dash for people, null in JSON, an empty cell in CSV."""
     table = Table.of(("a", "b", "c"), [(None, 1234.5678, True)], numbers=[1])
-    assert table.texts() == [("-", "1235", "yes")]
+    assert table.texts() == [("-", "1,235", "yes")]
     assert table.records() == [{"a": None, "b": 1234.5678, "c": True}]
     assert table.csv() == "a,b,c\n,1234.5678,True\n"
     assert [column.is_number for column in table.columns] == [False, True, False]

@@ -136,7 +136,8 @@ def test_folder_of_somebody_else_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In /tmp anybody may have made it: nothing is written there, and the process counts."""
-    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
     claim = NodeLock("job", tmp_path)
     assert claim.take({})
     assert not claim.held

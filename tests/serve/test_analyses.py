@@ -99,7 +99,7 @@ def test_what_goes_on_is_told_as_events(tmp_path: Path) -> None:
             assert client.get(f"/api/v1/runs/{RUN}/live").status_code == 404
     assert answer.headers["content-type"].startswith("text/event-stream")
     samples, *between, end = answer.text.strip().split("\n\n")
-    assert all(event.startswith("event: totals\n") for event in between)
+    assert all(event.startswith(("event: totals\n", "event: signals\n")) for event in between)
     rows = json.loads(samples.removeprefix("event: samples\ndata: "))
     assert {row["domain"] for row in rows} == {"gpu:0", "gpu:1"}
     assert [row["time_s"] for row in rows] == sorted(row["time_s"] for row in rows)

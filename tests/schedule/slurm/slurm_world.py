@@ -61,7 +61,10 @@ def seen(
 
 
 def view(
-    place: ManagedCluster, *jobs: SlurmJob, opened: dict[str, ReleasedJob] | None = None
+    place: ManagedCluster,
+    *jobs: SlurmJob,
+    opened: dict[str, ReleasedJob] | None = None,
+    now_s: float = NOW_S,
 ) -> SlurmView:
     """What a policy is shown of them."""
     live = build_view(
@@ -70,7 +73,7 @@ def view(
         is_up=[True] * len(place.known.names),
         released=opened or {},
         use_gpu_s={"ada": 1000.0},
-        now_s=NOW_S,
+        now_s=now_s,
     )
     live.view.power_w = power_now(live, {}).watts
     return live
