@@ -18,6 +18,8 @@ def test_a_policy_that_ships_keeps_the_contract(name: str) -> None:
 @settings(max_examples=60, deadline=None)
 @example(name="aurachronos", seed=1057)  # in time only on more GPUs than there are
 @example(name="helios", seed=1057)
+@example(name="pollux-osdi21", seed=1314535974)  # 16 GPUs are there, and never in whole nodes
+@example(name="themis-nsdi20", seed=1314535974)
 @given(name=st.sampled_from(sorted(POLICIES)), seed=st.integers(0, 2**31))
 def test_any_of_them_keeps_it_anywhere(name: str, seed: int) -> None:
     """Clusters, jobs, rounds, noise, failures and budgets that nobody thought of."""

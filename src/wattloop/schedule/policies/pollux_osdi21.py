@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Resize, Start, Wake
 from wattloop.schedule.estimates.oracle import Shape
+from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.node_plan import NodePlan
 from wattloop.schedule.view import ClusterView
@@ -98,10 +99,17 @@ class PolluxOsdi21(Policy):
                     return [Resize(job, option)]
                 grows.append(Resize(job, option))
         for job, option in target.items():
+            if job not in view.queue:
+                continue
             shape = view.queue.options(job).shape(option)
-            if job in view.queue and free.fits(shape):
+            choices = [(0.0, option, shape)]
+            if not free.fits(shape):  # not in one node: the best that is
+                steps = self._steps(view, job, self._fair(view))
+                choices = [each for each in steps if free.fits(each[2]) and each[2][1] <= shape[1]]
+            if choices:
+                _, best, shape = max(choices)
                 free.take(shape)
-                found.append(Start(job, option))
+                found.append(Start(job, best))
         return found or grows[:1]
 
     def _loss(self, view: ClusterView, jobs: Sequence[int]) -> float:
@@ -174,7 +182,11 @@ class PolluxOsdi21(Policy):
         found: dict[Shape, tuple[float, int, Shape]] = {}
         of_fair = np.zeros(len(view.cluster.types))
         fair_gpus = max(fair, float(options.gpus.min(initial=1)))
+        empty = FreeGpus.of_all(view.cluster)
+        possible = {shape: empty.fits(shape) for shape in set(options.shapes())}
         for option, shape in enumerate(options.shapes()):
+            if not possible[shape]:
+                continue
             value = float(goodput[option])
             if shape[1] <= fair_gpus:
                 of_fair[shape[0]] = max(of_fair[shape[0]], value)

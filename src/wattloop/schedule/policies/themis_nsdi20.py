@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Preempt, Resize, Start, Wake
 from wattloop.schedule.estimates.oracle import Shape
+from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.node_plan import NodePlan
 from wattloop.schedule.preemption import Keeps
@@ -105,8 +106,15 @@ class ThemisNsdi20(Policy):
     ) -> list[Action]:
         """Return starts; without any, the first change of a job whose lease has ended."""
         free, starts = view.free.copy(), list[Action]()
-        for job, (_, option, shape) in won.items():
-            if job in view.queue and free.fits(shape):
+        for job, wanted in won.items():
+            if job not in view.queue:
+                continue
+            choices = [wanted]
+            if not free.fits(wanted[2]):  # not in one node: the best that is
+                smaller = (each for each in self._bids(view, job) if each[2][1] <= wanted[2][1])
+                choices = [each for each in smaller if free.fits(each[2])]
+            if choices:
+                _, option, shape = min(choices)
                 free.take(shape)
                 starts.append(Start(job, option))
         if starts:
@@ -171,8 +179,10 @@ class ThemisNsdi20(Policy):
         if owner not in known:
             found: dict[Shape, Bid] = {}
             unit_s = queue.estimates_for(job, 1.0).time_s.tolist()
-            for option, shape in enumerate(queue.options(job).shapes()):
-                if shape not in found or unit_s[option] < found[shape][0]:
+            empty, shapes = FreeGpus.of_all(view.cluster), queue.options(job).shapes()
+            possible = {shape for shape in set(shapes) if empty.fits(shape)}
+            for option, shape in enumerate(shapes):
+                if shape in possible and unit_s[option] < found.get(shape, (math.inf,))[0]:
                     found[shape] = (unit_s[option], option, shape)
             known[owner] = list(found.values())
         return known[owner]
