@@ -345,6 +345,20 @@ def test_a_list_is_searched_while_one_types_and_rows_are_compared(visit: Visit) 
     page.wait_for_url("**/compare?run=2026-018&run=2026-019")
 
 
+def test_a_chart_is_always_that_of_its_list(visit: Visit) -> None:
+    """Promise: a chart of all runs does not stay below a list of some of them."""
+    page = visit.open("jobs")
+    assert page.locator("#slopes").count() == 1
+    page.fill("input[name=text]", "train-1")
+    page.wait_for_function("() => location.search.includes('train-1')")
+    assert page.locator("#slopes").count() == 0
+    page.click("button >> text=Filter")
+    page.wait_for_load_state()
+    shown = page.locator("#list tbody tr").count()
+    counts = page.locator("section[aria-labelledby=slopes] tbody td:last-child").all_inner_texts()
+    assert sum(map(int, counts)) <= shown
+
+
 def test_columns_are_hidden_by_the_reader_and_stay_so(visit: Visit) -> None:
     """Also after another search."""
     page = visit.open("jobs")

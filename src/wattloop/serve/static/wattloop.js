@@ -120,8 +120,8 @@ if (live) {
   }, 3000);
 }
 
-// Search as one types: the form is sent in the background and its list replaced; without a script
-// it is an ordinary form.
+// Search as one types: the form is sent in the background and its list replaced; charts of the list
+// before it go. Sent by its button it is an ordinary form, as without a script.
 const form = document.querySelector("form[data-instant]");
 if (form) {
   let waiting = null, asked = 0;
@@ -136,6 +136,7 @@ if (form) {
       const [before, after] = [document.getElementById(name), page.getElementById(name)];
       if (before && after) { before.replaceWith(document.importNode(after, true)); }
     }
+    for (const chart of document.querySelectorAll("[data-of-list]")) { chart.remove(); }
     history.replaceState(null, "", address);
     prepare();
   };
@@ -143,7 +144,7 @@ if (form) {
     clearTimeout(waiting);
     waiting = setTimeout(update, event.target.type === "search" ? 200 : 0);
   });
-  form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(waiting); update(); });
+  form.addEventListener("submit", () => { clearTimeout(waiting); asked += 1; });
 }
 
 // Hidden columns are remembered by the browser; the first column always stays.
