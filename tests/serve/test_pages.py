@@ -269,6 +269,18 @@ def test_steps_and_phases_are_on_the_run_page(place: Path, client: TestClient) -
     assert client.get("/api/v1/runs/2026-001").json()["step_totals"] is None
 
 
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Promise: columns are headed as the verdict calls the runs."""
+    with open_store(tmp_path / "runs.db") as store:
+        for number in (1, 2):
+            insert_run(store, record(number, name="gpt2"))
+    with TestClient(create_app(ServeOptions(store=str(tmp_path / "runs.db")))) as client:
+        text = client.get("/compare?run=2026-001&run=2026-002").text
+    heads = text[text.index("<thead>") : text.index("</thead>")]
+    assert "2026-001" in heads
+    assert "2026-002" in heads
+
+
 def test_runs_that_were_chosen_stay_chosen(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

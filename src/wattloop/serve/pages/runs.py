@@ -262,6 +262,8 @@ def _offered(state: AppState, chosen: Sequence[RunRecord]) -> list[Mapping[str, 
 
 def _blocks(state: AppState, found: RunComparison) -> list[Block]:
     heads = [_head(record) for record in found.records]
+    if len(set(heads)) < len(heads):  # the verdict names identifiers
+        heads = [record.run_id for record in found.records]
     columns = ["quantity", heads[0]]
     for head in heads[1:]:
         columns += [head, "difference"]
