@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 STAND_IN = ROOT / "tests" / "support" / "other_systems"
-CHOOSES_BY_SYSTEM = "click typer rich.console sqlalchemy pydantic yaml numpy uvicorn"
+CHOOSES_BY_SYSTEM = "click typer rich.console sqlalchemy pydantic yaml numpy uvicorn colorama"
 IMPORT_ALL = """
 import importlib, sys
 from pathlib import Path

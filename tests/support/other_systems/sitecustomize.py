@@ -12,6 +12,7 @@ import getpass  # noqa: F401
 import http.server  # noqa: F401
 import importlib
 import importlib.abc
+import importlib.util
 import logging.handlers  # noqa: F401
 import multiprocessing.connection
 import multiprocessing.pool  # noqa: F401
@@ -126,7 +127,8 @@ def _load_library(name: str, flags: int = 0) -> int:
 
 if PLATFORM:
     for name in os.environ.get("WATTLOOP_TEST_PRELOADED", "").split():
-        importlib.import_module(name)  # packages that choose their parts by the system, too
+        if importlib.util.find_spec(name):  # packages that choose their parts by the system, too
+            importlib.import_module(name)
     if PLATFORM == "win32":
         sys.modules["msvcrt"] = _msvcrt()
         _ctypes.LoadLibrary = ctypes.WinDLL = _load_library
