@@ -19,7 +19,8 @@ and those of no pod, must be those of the virtual cards' own books, GPU by GPU; 
 must be what it was, and no journal of a lever may be left.
 
 An earlier run, with pods of 8 to 16 seconds and earlier code, was not clean: 3 containers of 96
-Jobs had no run of their own, though all joules were in the store. Why was not traced. An agent that
+Jobs had no run of their own, though all joules were in the store. Why was not traced. That run had
+24 Jobs a trial instead of 14, and looked at containers that lived for more than 4 s. An agent that
 is killed takes 4 to 10 seconds to come back on this busy machine, so that short pods can begin and
 end meanwhile; since then an agent also looks for containers at once when it starts, and a watch
 that is quiet for ten seconds no longer breaks.
