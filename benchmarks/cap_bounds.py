@@ -13,9 +13,9 @@ import numpy as np
 
 from bars import Table
 from cap_noise import searched, share
+from wattloop.cap.curve_model import CapReading, fit_curves, physical_curves
 from wattloop.cap.evaluation import CLOSE, MeasuredCurve, replays, share_within, true_values
 from wattloop.cap.finder import CapFinder
-from wattloop.cap.surrogate import CapReading, fit_curves, physical_curves
 
 __all__ = ["Bound", "EveryCap", "KnowsTheCurves", "bounds_table", "family_curves"]
 

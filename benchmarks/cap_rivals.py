@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattloop.accounting.metrics import Point, objective
+from wattloop.accounting.energy_delay import Point, objective
+from wattloop.cap.curve_model import LOG_CAPS, CurveFamily
 from wattloop.cap.evaluation import MeasuredCurve
 from wattloop.cap.finder import CapFinder
-from wattloop.cap.surrogate import LOG_CAPS, CurveFamily
 
 __all__ = ["GaussianProcess", "GoldenSection", "LearnedElsewhere", "RandomCaps"]
 

@@ -495,8 +495,8 @@ class Training:
         """Columns of `train_steps.jsonl`, with the host's time and the activations' memory."""
         import torch
 
+        from wattloop.predict.calibrate.gpu_sensor import SensorSampler
         from wattloop.predict.calibrate.host import dispatch_seconds
-        from wattloop.predict.calibrate.sensor import SensorSampler
 
         cuda = torch.cuda if bench.on_gpu else None
         self.net.clear()

@@ -24,7 +24,7 @@ from document_004_fit import (
     shipped_values,
     simulated,
 )
-from wattloop.accounting.metrics import Point, gain_minus_loss_pct, objective
+from wattloop.accounting.energy_delay import Point, gain_minus_loss_pct, objective
 from wattloop.virtual.gpu import Activity
 from wattloop.virtual.node import NodeModel, node_named
 

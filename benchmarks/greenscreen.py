@@ -17,10 +17,10 @@ from typing import Any
 
 from bars import Bar, Page, Table, arguments, publish, shown
 from wattloop.analyze import table
+from wattloop.analyze.analysis_result import Findings
 from wattloop.analyze.clusters import clusters
 from wattloop.analyze.configuration_matrix import configuration_matrix
 from wattloop.analyze.correlation import correlations
-from wattloop.analyze.findings import Findings
 from wattloop.analyze.ols import Regression, regression
 from wattloop.analyze.quotient import top_runs
 from wattloop.cli.commands.analyze.command import AnalysisOptions, read_source

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from wattloop.cap import saver
-from wattloop.cap.saver import SaverConfig as QuickSaver
+from wattloop.cap.saver import saver
+from wattloop.cap.saver.saver import SaverConfig as QuickSaver
 from wattloop.cli.main import main
 from wattloop.control.lever import LeverState, Setting
 from wattloop.control.registry import find_levers, lever_named

@@ -26,8 +26,8 @@ from saver_worlds import MeasuredWorkload, Oracle, Training, Workload, random_wo
 from wattloop.cap.evaluation import MeasuredCurve, read_curves
 from wattloop.cap.finder import CapChoice, CapFinder
 from wattloop.cap.online import OnlineCapFinder, OnlineRules, ProgressStep
-from wattloop.cap.saver import Saver, SaverConfig
-from wattloop.cap.saving import REFERENCE, SavingState, Setting
+from wattloop.cap.saver.proof import REFERENCE, SavingState, Setting
+from wattloop.cap.saver.saver import Saver, SaverConfig
 
 R = TypeVar("R")
 ROOT = Path(__file__).resolve().parent.parent

@@ -16,7 +16,7 @@ import numpy as np
 
 from wattloop.cap.evaluation import MeasuredCurve
 from wattloop.cap.gpus import round_caps
-from wattloop.cap.saving import REFERENCE, Setting
+from wattloop.cap.saver.proof import REFERENCE, Setting
 from wattloop.virtual.cards import CARDS
 from wattloop.virtual.gpu import Activity, CardModel
 

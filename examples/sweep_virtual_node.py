@@ -7,7 +7,7 @@ once; `wattloop sweep examples/virtual_node.yaml` does the same as real processe
     python examples/sweep_virtual_node.py
 """
 
-from wattloop.accounting.metrics import Point, gain_minus_loss_pct, objective
+from wattloop.accounting.energy_delay import Point, gain_minus_loss_pct, objective
 from wattloop.virtual.node import CardLimits, node_named, steady_outcome
 
 NODE = node_named("node004")

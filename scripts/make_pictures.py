@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from tests.cap.test_savings import OBSERVED, saving
+from tests.cap.saver.test_totals import OBSERVED, saving
 from tests.support.virtual_runs import CardScript, RunScript, Work, write_run
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings

@@ -28,7 +28,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 LONGEST_FIRST = (
-    *("tests/test_transcripts.py", "tests/cap/test_saver_run.py", "tests/cli/test_terminals.py"),
+    *(
+        "tests/test_transcripts.py",
+        "tests/cap/saver/test_live_run.py",
+        "tests/cli/test_terminals.py",
+    ),
     *("tests/serve/test_contract.py", "tests/predict/sources/test_script.py"),
     *("tests/predict/test_serving.py", "tests/integrations/test_notebook.py"),
     *("tests/integrations/test_each_joule_once.py", "tests/cli/test_tune.py"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from benchmarks.tune_stores import fill, many_trials_spec
 
-from tests.cap.test_savings import OBSERVED, record, saving
+from tests.cap.saver.test_totals import OBSERVED, record, saving
 from tests.control.daemon.test_audit_log import PEER
 from tests.support.synthetic_sweep import made_sweep
 from tests.support.transcripts import not_printed, steps_of
@@ -20,8 +20,8 @@ from tests.test_doc_blocks import blocks
 from tests.test_doc_outputs import EXACT
 from tests.test_transcripts import PAGES as FOLLOWED
 from wattloop.cap.finder import GainInterval
-from wattloop.cap.gpu_levers import Setting
-from wattloop.cap.saving import SavingResult, SavingState, SettingPeriod, format_saving
+from wattloop.cap.saver.gpu_levers import Setting
+from wattloop.cap.saver.proof import SavingResult, SavingState, SettingPeriod, format_saving
 from wattloop.cli.commands.advise import say_advice
 from wattloop.cli.commands.calibrate import report as report_host
 from wattloop.cli.commands.watch import GpuView, gpu_lines

@@ -12,10 +12,15 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED: Mapping[str, Mapping[str, str]] = {
+    "wattloop.accounting.metrics": {
+        "Point": "wattloop.accounting.energy_delay.Point",
+        "gain_minus_loss_pct": "wattloop.accounting.energy_delay.gain_minus_loss_pct",
+        "objective": "wattloop.accounting.energy_delay.objective",
+    },
     "wattloop.analyze.metrics": {
-        "Point": "wattloop.accounting.metrics.Point",
-        "gain_minus_loss_pct": "wattloop.accounting.metrics.gain_minus_loss_pct",
-        "objective": "wattloop.accounting.metrics.objective",
+        "Point": "wattloop.accounting.energy_delay.Point",
+        "gain_minus_loss_pct": "wattloop.accounting.energy_delay.gain_minus_loss_pct",
+        "objective": "wattloop.accounting.energy_delay.objective",
     },
     "wattloop.analyze.reading": {
         "read_csv": "wattloop.analyze.table_reader.read_csv",
@@ -59,8 +64,11 @@ MOVED: Mapping[str, Mapping[str, str]] = {
     },
     "wattloop.schedule.described": {
         "Describer": "wattloop.schedule.estimates.job_estimator.JobEstimator",
-        "FleetOracle": "wattloop.schedule.estimates.fleet_oracle.FleetOracle",
+        "FleetOracle": "wattloop.schedule.estimates.fleet_file.FleetOracle",
         "SubmittedJob": "wattloop.schedule.estimates.job_rules.SubmittedJob",
+    },
+    "wattloop.schedule.estimates.fleet_oracle": {
+        "FleetOracle": "wattloop.schedule.estimates.fleet_file.FleetOracle",
     },
     "wattloop.schedule.estimates.job_estimate": {
         "SubmittedJob": "wattloop.schedule.estimates.job_rules.SubmittedJob",

@@ -1,6 +1,6 @@
 """Promises of `accounting.metrics`: the formulas of the thesis's second chapter."""
 
-from wattloop.accounting.metrics import Point, dcie, e2dp, objective, swap
+from wattloop.accounting.energy_delay import Point, dcie, e2dp, objective, swap
 
 
 def test_metrics_of_the_thesis_second_chapter() -> None:

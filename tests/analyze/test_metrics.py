@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattloop.accounting.metrics import (
+from wattloop.accounting.energy_delay import (
     METRICS,
     Point,
     ed2p,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattloop.accounting.metrics import Point, ed2p, eds
+from wattloop.accounting.energy_delay import Point, ed2p, eds
 from wattloop.analyze.row_metrics import row_metrics
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError

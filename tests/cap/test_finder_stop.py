@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.support.virtual_caps import virtual_curve
+from wattloop.cap.curve_model import CapReading, fit_curves, physical_curves
 from wattloop.cap.evaluation import MeasuredCurve, Replayed, replays
 from wattloop.cap.finder import CapFinder, continue_reason, most_allowed, stop_reason
-from wattloop.cap.surrogate import CapReading, fit_curves, physical_curves
 
 V100_CAPS = [100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0]
 CURVES = [virtual_curve("v100", intensity, V100_CAPS) for intensity in (150.0, 250.0, 600.0)]

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from tests.support.virtual_caps import SRC, machine, settle, virtual_curve
+from wattloop.cap.command_search import ProgressLines
 from wattloop.cap.evaluation import COLUMNS
-from wattloop.cap.search import ProgressLines
 from wattloop.cli.main import main
 from wattloop.control.registry import find_levers, levers_named
 from wattloop.control.session import lever_session
@@ -19,7 +19,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, settings_from
 from wattloop.store.database import open_store
 from wattloop.store.experiments import find_experiment
-from wattloop.trials.lock import lock_experiment
+from wattloop.trials.experiment_lock import lock_experiment
 from wattloop.virtual.gpu import Fault
 from wattloop.virtual.node import shared_gpus
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cap.test_savings import KWH, OBSERVED, record, saving, slurm
+from tests.cap.saver.test_totals import KWH, OBSERVED, record, saving, slurm
 from tests.cli.conftest import Machine
 from tests.cli.pseudo_terminal import in_terminal
 from wattloop.cli.main import main

@@ -390,6 +390,6 @@ def test_a_machine_that_comes_back_after_hours_gives_all_of_its_run(fleet: Fleet
 
 def test_a_full_disk_asks_nodes_to_wait(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 with the time to come again; nothing is taken."""
-    monkeypatch.setattr("wattloop.store.ingest.incoming.ROOM_B", 1e18)
+    monkeypatch.setattr("wattloop.store.ingest.spool.ROOM_B", 1e18)
     answer = fleet.deliver(Piece(RUN, 0, fleet.journal()))
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")

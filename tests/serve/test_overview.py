@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.cap.test_savings import OBSERVED
-from tests.cap.test_savings import record as saved_run
+from tests.cap.saver.test_totals import OBSERVED
+from tests.cap.saver.test_totals import record as saved_run
 from tests.serve.filled import LIVE, filled
 from tests.store.test_job_queries import record
 from wattloop.core.results import Missing

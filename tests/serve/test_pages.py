@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.cap.test_savings import OBSERVED, saving
-from tests.cap.test_savings import record as saved_run
+from tests.cap.saver.test_totals import OBSERVED, saving
+from tests.cap.saver.test_totals import record as saved_run
 from tests.integrations.test_serving import EVENT, TOTALS
 from tests.integrations.test_stored_steps import PHASES, STEPS, add_run
 from tests.serve.conftest import NASTY
@@ -285,7 +285,7 @@ def test_runs_that_were_chosen_stay_chosen(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However old; and of a run without samples it is said that it has no curve."""
-    page = import_module("wattloop.serve.pages.runs")
+    page = import_module("wattloop.serve.pages.run")
     monkeypatch.setattr(page, "OFFERED", 1)
     text = client.get("/compare?run=2026-001&run=2026-002").text
     for run in ("2026-001", "2026-002"):

@@ -97,7 +97,7 @@ def test_a_disk_that_refuses_leaves_the_part_as_it_was(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("wattloop.store.ingest.incoming.os.fsync", full)
+        patched.setattr("wattloop.store.ingest.spool.os.fsync", full)
         with pytest.raises(StoreUnwritable, match="No space"):
             ingest.append(RUN, 900, data[900:], NODE)
     assert ingest.received(RUN, NODE).offset == 900

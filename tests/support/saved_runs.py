@@ -98,7 +98,7 @@ def wait_until(true: Any, most_s: float = 300.0) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Be `wattloop` with a saver that is quick."""
-    from wattloop.cap import job_leader, saver
+    from wattloop.cap.saver import job_leader, saver
     from wattloop.cli.main import main as wattloop
 
     saver.SaverConfig = partial(  # type: ignore[misc]

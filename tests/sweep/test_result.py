@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.synthetic_sweep import energy_j, made_sweep, time_s
-from wattloop.accounting.metrics import Point as Cost
-from wattloop.accounting.metrics import eds
+from wattloop.accounting.energy_delay import Point as Cost
+from wattloop.accounting.energy_delay import eds
 from wattloop.sweep.result import (
     COMPARED,
     EDP,

@@ -6,7 +6,7 @@ import pytest
 
 from wattloop.core.errors import ConfigError, StoreError
 from wattloop.store.database import open_store
-from wattloop.trials.lock import program_variables
+from wattloop.trials.experiment_lock import program_variables
 from wattloop.tune import Choice, search
 from wattloop.tune.segment import Progress, Status
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.virtual_caps import settle
 from tests.tune.small import small_problem
+from wattloop.cap.curve_model import physical_curves
 from wattloop.cap.online import OnlineRules
-from wattloop.cap.surrogate import physical_curves
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.core.settings import Settings
 from wattloop.tune.executors.command import CommandExecutor

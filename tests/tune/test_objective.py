@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from wattloop.accounting.metrics import Point
+from wattloop.accounting.energy_delay import Point
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.tune.objective import OBJECTIVES, Objective, TrainingCost, rescale, sm2_scores

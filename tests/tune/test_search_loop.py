@@ -13,7 +13,7 @@ from tests.tune.small import Halving, Trainings, small_problem
 from wattloop.core.errors import ConfigError, DeviceBusy, StoreUnwritable
 from wattloop.store import experiments
 from wattloop.store.experiments import list_experiments, read_trials
-from wattloop.trials.lock import lock_experiment
+from wattloop.trials.experiment_lock import lock_experiment
 from wattloop.tune import search_store
 from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.results import read_candidates

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.analyze.findings import Findings, headers, needs_libraries
+from wattloop.analyze.analysis_result import Findings, headers, needs_libraries
 from wattloop.analyze.importance import level_groups, variance_share
 from wattloop.analyze.roles import default_target
 from wattloop.analyze.table import Floats, RunTable

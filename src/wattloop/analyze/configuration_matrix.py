@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattloop.analyze.analysis_result import Findings, headers
 from wattloop.analyze.correlation import ranks
-from wattloop.analyze.findings import Findings, headers
 from wattloop.analyze.ols import MANY_LEVELS
 from wattloop.analyze.table import Floats, RunTable, nearest
 from wattloop.core.errors import ConfigError

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from wattloop.analyze.findings import Findings, headers, needs_libraries
+from wattloop.analyze.analysis_result import Findings, headers, needs_libraries
 from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 

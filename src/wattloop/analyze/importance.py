@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.analyze.findings import Findings, has_library
+from wattloop.analyze.analysis_result import Findings, has_library
 from wattloop.analyze.ols import MANY_LEVELS
 from wattloop.analyze.roles import default_target
 from wattloop.analyze.table import Floats, RunTable, format_level

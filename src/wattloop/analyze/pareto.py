@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.analyze.findings import Findings
+from wattloop.analyze.analysis_result import Findings
 from wattloop.analyze.roles import find_energy, find_quality, find_time
 from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattloop.analyze.findings import Findings
+from wattloop.analyze.analysis_result import Findings
 from wattloop.analyze.roles import (
     ColumnQuantity,
     find_column,

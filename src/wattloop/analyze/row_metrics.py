@@ -5,7 +5,7 @@ from statistics import fmean
 
 import numpy as np
 
-from wattloop.accounting.metrics import (
+from wattloop.accounting.energy_delay import (
     Point,
     e2dp,
     ed2p,
@@ -15,7 +15,7 @@ from wattloop.accounting.metrics import (
     gain_minus_loss_pct,
     time_loss_pct,
 )
-from wattloop.analyze.findings import Findings
+from wattloop.analyze.analysis_result import Findings
 from wattloop.analyze.roles import ColumnQuantity, find_energy, find_epochs, find_time
 from wattloop.analyze.table import RunTable, format_level, nearest
 from wattloop.core.errors import ConfigError

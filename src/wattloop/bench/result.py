@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from wattloop.accounting.metrics import Point, edp
+from wattloop.accounting.energy_delay import Point, edp
 
 
 @dataclass(frozen=True, kw_only=True)

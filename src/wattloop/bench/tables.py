@@ -4,7 +4,7 @@
 
 from collections.abc import Sequence
 
-from wattloop.accounting.metrics import swap
+from wattloop.accounting.energy_delay import swap
 from wattloop.bench.idle import IdleByThreads
 from wattloop.bench.result import KernelResult
 from wattloop.bench.roofline import roofline

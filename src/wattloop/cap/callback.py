@@ -8,23 +8,25 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from wattloop.cap.curve_model import physical_curves
 from wattloop.cap.finder import CapChoice, CapFinder
 from wattloop.cap.gpus import CapPlan, cap_plan, devices_energy, energy_provenance, job_gpus
 from wattloop.cap.online import OnlineCapFinder, OnlineRules, OnlineState, ProgressStep
-from wattloop.cap.surrogate import physical_curves
 from wattloop.control.registry import find_levers
 from wattloop.control.session import LeverSession, lever_session
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.settings import Settings, load_settings
-from wattloop.integrations.training_meter import TrainingMeter
 from wattloop.measure.api import active_session
 from wattloop.measure.session import Session
 
+if TYPE_CHECKING:
+    from wattloop.integrations.training_meter import TrainingMeter
+
 
 def follow(
-    meter: TrainingMeter,
+    meter: "TrainingMeter",
     *,
     begin: Callable[[], object],
     step: Callable[[], object],
@@ -149,7 +151,7 @@ class CapTuner:
         """Mark what follows as not a step: evaluation, a checkpoint. Long gaps need no mark."""
         self._steps.append(ProgressStep(self._now_s(), None))
 
-    def attach(self, meter: TrainingMeter) -> Self:
+    def attach(self, meter: "TrainingMeter") -> Self:
         """Take steps, interruptions and the end from the meter of a framework's callback."""
         follow(meter, begin=self.begin, step=self.step, interrupt=self.interrupt, end=self.end)
         return self.begin() if meter.session is not None else self

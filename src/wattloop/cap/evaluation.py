@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wattloop.accounting.metrics import Point, objective
+from wattloop.accounting.energy_delay import Point, objective
 from wattloop.cap.finder import CapFinder
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path

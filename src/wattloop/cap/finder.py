@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wattloop.accounting.metrics import METRICS, Point, objective
-from wattloop.cap.surrogate import (
+from wattloop.accounting.energy_delay import METRICS, Point, objective
+from wattloop.cap.curve_model import (
     Array,
     CapReading,
     CurveFamily,

@@ -167,7 +167,7 @@ def add_list_command(
 
     def show(given: StoreOptions, is_folded: bool) -> None:
         from wattloop.store.experiments import list_experiments
-        from wattloop.trials.lock import with_status_now
+        from wattloop.trials.experiment_lock import with_status_now
 
         rows: dict[str, Any] = {}
         inside: Mapping[str, Experiment] = {}
@@ -210,7 +210,7 @@ def stored(
 ) -> Iterator[tuple["Store", "Experiment"]]:
     """Return the named experiment with its current status; report equal names."""
     from wattloop.store.experiments import find_experiment
-    from wattloop.trials.lock import with_status_now
+    from wattloop.trials.experiment_lock import with_status_now
 
     with given.open_store() as place:
         experiment = find_experiment(place, reference, kind)

@@ -14,7 +14,7 @@ from wattloop.schedule.campaigns.summary import Summary, by_variant, per_cell, s
 from wattloop.schedule.metrics.metrics import Difference
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
-from wattloop.trials.lock import with_status_now
+from wattloop.trials.experiment_lock import with_status_now
 
 UNKNOWN = "-"
 BEST = " *"

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from wattloop.accounting.metrics import dcie
-from wattloop.cap.savings import format_interval, format_kwh, format_percent, run_saving
+from wattloop.accounting.energy_delay import dcie
+from wattloop.cap.saver.totals import format_interval, format_kwh, format_percent, run_saving
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.table import Table

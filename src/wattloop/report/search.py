@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from wattloop.analyze.findings import Findings
+from wattloop.analyze.analysis_result import Findings
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import RunTable as AnalyzeTable
 from wattloop.core.errors import ConfigError
@@ -13,7 +13,7 @@ from wattloop.report.document import Block, Chart, Document, Fact, Facts, Note, 
 from wattloop.report.stored_results import read_search, search_table
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
-from wattloop.trials.lock import with_status_now
+from wattloop.trials.experiment_lock import with_status_now
 from wattloop.tune.results import (
     CandidateResult,
     SearchSummary,
@@ -67,7 +67,7 @@ def analysis_section(
 
 
 def _facts(found: Findings) -> dict[str, str]:
-    from wattloop.analyze.findings import cell
+    from wattloop.analyze.analysis_result import cell
 
     return {name: cell(value) for name, value in found.facts.items()}
 

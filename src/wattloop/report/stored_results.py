@@ -12,7 +12,7 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, each_trial, find_experiment, read_trials
 from wattloop.store.runs import EFFICIENCIES, mean_efficiencies
 from wattloop.sweep.result import SweepResult, result_of
-from wattloop.trials.lock import with_status_now
+from wattloop.trials.experiment_lock import with_status_now
 from wattloop.trials.trial import SCOPES
 from wattloop.tune.results import (
     CandidateResult,

@@ -31,7 +31,7 @@ from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.predict.workload.files import workload_from
 from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.estimates.analytic import shipped_workload
-from wattloop.schedule.estimates.fleet_oracle import load_fleet
+from wattloop.schedule.estimates.fleet_file import load_fleet
 from wattloop.schedule.estimates.history import History
 from wattloop.schedule.estimates.job_estimator import WorkloadKey
 from wattloop.schedule.estimates.oracle_service import OracleService

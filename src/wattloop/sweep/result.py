@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from wattloop.accounting.metrics import Point as Cost
-from wattloop.accounting.metrics import gain_minus_loss_pct, objective
+from wattloop.accounting.energy_delay import Point as Cost
+from wattloop.accounting.energy_delay import gain_minus_loss_pct, objective
 from wattloop.analyze.intervals import Estimate, estimate, is_outlier, t_975
 from wattloop.store.experiments import Experiment, TrialRecord
 from wattloop.sweep.spec import Repeats

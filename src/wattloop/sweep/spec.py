@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from wattloop.accounting.metrics import METRICS
+from wattloop.accounting.energy_delay import METRICS
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import Values, command_words, counts, expanded, seconds
 from wattloop.core.yaml_spec import YamlWithLines, nearest

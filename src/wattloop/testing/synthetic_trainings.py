@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattloop.accounting.metrics import Point, objective
+from wattloop.accounting.energy_delay import Point, objective
 from wattloop.tune.objective import Objective
 from wattloop.tune.search_problem import Limits, Problem, Quality
 from wattloop.tune.segment import (

@@ -42,7 +42,7 @@ from wattloop.store.experiments import (
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.run_record import read_windows
 from wattloop.store.runs import RunRecord, child_runs
-from wattloop.trials.lock import (
+from wattloop.trials.experiment_lock import (
     TRIAL_VARIABLE,
     end_leftovers,
     lock_experiment,

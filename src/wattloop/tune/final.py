@@ -22,7 +22,7 @@ from wattloop.store.experiments import (
     set_experiment_status,
 )
 from wattloop.store.journal_import import import_orphaned
-from wattloop.trials.lock import end_leftovers, lock_experiment
+from wattloop.trials.experiment_lock import end_leftovers, lock_experiment
 from wattloop.tune.executors.training_executor import CandidateFiles
 from wattloop.tune.results import (
     CandidateResult,

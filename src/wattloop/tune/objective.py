@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from wattloop.accounting.metrics import Point, e2dp, ed2p, edp, eds
+from wattloop.accounting.energy_delay import Point, e2dp, ed2p, edp, eds
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import kwh_from_joules
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from wattloop.accounting.metrics import Point
+from wattloop.accounting.energy_delay import Point
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.settings import Settings

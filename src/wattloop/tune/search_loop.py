@@ -12,7 +12,7 @@ from wattloop.core.process import Deferral, stops_deferred, stops_raise
 from wattloop.core.units import format_duration, format_energy
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.journal_import import import_orphaned
-from wattloop.trials.lock import end_leftovers, lock_experiment
+from wattloop.trials.experiment_lock import end_leftovers, lock_experiment
 from wattloop.tune.executors.base import Resumable, TrainedSoFar, TrialExecutor
 from wattloop.tune.executors.training_curve import CLOSE
 from wattloop.tune.search_problem import Limits, Problem

@@ -19,7 +19,7 @@ from wattloop.store.experiments import (
     find_experiment,
     set_experiment_status,
 )
-from wattloop.trials.lock import program_variables, refuse_locked
+from wattloop.trials.experiment_lock import program_variables, refuse_locked
 from wattloop.tune.executors.base import ExecutorParts, TrialExecutor
 from wattloop.tune.levers import cannot_be_set
 from wattloop.tune.search_loop import Search, SearchCallback, SearchStopped

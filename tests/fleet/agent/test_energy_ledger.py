@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fleet.agent.test_attribution import PACKAGE, PARTS
-from wattloop.fleet.agent.attribution import (
+from tests.fleet.agent.test_job_shares import PACKAGE, PARTS
+from wattloop.fleet.agent.job_shares import (
     UNATTRIBUTED,
     Account,
     EnergyLedger,

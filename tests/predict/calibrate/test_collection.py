@@ -13,8 +13,8 @@ from wattloop.predict.calibrate.collection import (
     records,
 )
 from wattloop.predict.calibrate.families.base import CalibrationCase
+from wattloop.predict.calibrate.gpu_sensor import GpuSensor
 from wattloop.predict.calibrate.machine import CalibrationDevice
-from wattloop.predict.calibrate.sensor import GpuSensor
 from wattloop.predict.calibrate.suite import tiny_cases
 
 torch = pytest.importorskip("torch", reason="the suite measures torch")

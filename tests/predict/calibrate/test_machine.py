@@ -4,8 +4,8 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.calibrate import machine
+from wattloop.predict.calibrate.gpu_sensor import GpuSensor
 from wattloop.predict.calibrate.machine import CalibrationDevice, check_at_rest, refusal
-from wattloop.predict.calibrate.sensor import GpuSensor
 
 GIB = 2**30
 

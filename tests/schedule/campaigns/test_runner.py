@@ -23,7 +23,7 @@ from wattloop.schedule.campaigns.store import known_outcomes
 from wattloop.schedule.campaigns.workers import each_outcome, shares
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import Experiment, find_experiment, list_experiments
-from wattloop.trials.lock import with_status_now
+from wattloop.trials.experiment_lock import with_status_now
 
 
 class Heard(CampaignCallback):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.schedule.estimates.stored_runs import job_run
 from tests.schedule.small_world import PlainOracle, small_cluster
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.estimates.fleet_oracle import FleetOracle, ModelNames
+from wattloop.schedule.estimates.fleet_file import FleetOracle, ModelNames
 from wattloop.schedule.estimates.history import History
 from wattloop.schedule.estimates.job_estimator import UNLIMITED_S, EstimateSource, JobEstimator
 from wattloop.schedule.estimates.job_rules import JobRule, JobRules, SubmittedJob
@@ -116,7 +116,7 @@ def test_while_a_model_is_predicted_something_else_is_believed() -> None:
 
 def test_what_users_invent_does_not_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kinds beyond the most are forgotten, by the oracle behind as well."""
-    monkeypatch.setattr("wattloop.schedule.estimates.fleet_oracle.MOST_KINDS", 5)
+    monkeypatch.setattr("wattloop.schedule.estimates.fleet_file.MOST_KINDS", 5)
     made: list[PlainOracle] = []
 
     def make() -> PlainOracle:

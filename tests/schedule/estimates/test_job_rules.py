@@ -9,7 +9,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.fleet.job_comment import JobComment
 from wattloop.schedule.cluster.file import load_cluster
 from wattloop.schedule.estimates.analytic import SHIPPED
-from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.fleet_file import FleetOracle
 from wattloop.schedule.estimates.job_estimator import EstimateSource, JobEstimator
 from wattloop.schedule.estimates.job_rules import SubmittedJob, load_rules
 

@@ -12,7 +12,7 @@ from wattloop.fleet.job_comment import JobComment
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.forecaster import Forecaster
 from wattloop.schedule.estimates.analytic import kind_workload, predict_question
-from wattloop.schedule.estimates.fleet_oracle import Fleet, load_fleet
+from wattloop.schedule.estimates.fleet_file import Fleet, load_fleet
 from wattloop.schedule.estimates.history import History
 from wattloop.schedule.estimates.job_rules import SubmittedJob
 from wattloop.schedule.estimates.oracle_service import AskedJob, OracleService

@@ -9,7 +9,7 @@ import pytest
 from tests.schedule.estimates.stored_runs import job_run
 from tests.schedule.small_world import small_cluster
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.estimates.fleet_oracle import Fleet, load_fleet
+from wattloop.schedule.estimates.fleet_file import Fleet, load_fleet
 from wattloop.schedule.estimates.history import History
 from wattloop.schedule.estimates.job_rules import SubmittedJob
 from wattloop.schedule.estimates.oracle_service import OracleService

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from wattloop.schedule.jobs.spec import JobsSpec, ModelSpec, TraceSpec
-from wattloop.schedule.traces.format import FIELDS, UNITS, known_formats, read_format
+from wattloop.schedule.traces.formats import FIELDS, UNITS, known_formats, read_format
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "traces.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

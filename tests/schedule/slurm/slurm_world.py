@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.fleet_file import FleetOracle
 from wattloop.schedule.estimates.job_estimator import JobEstimator
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.slurm.managed_cluster import JobEstimates, ManagedCluster, shared_partitions

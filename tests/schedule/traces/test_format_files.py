@@ -3,7 +3,7 @@
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.traces.format import read_format
+from wattloop.schedule.traces.formats import read_format
 from wattloop.schedule.traces.reader import read_trace
 
 MINE = """columns:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wattloop.schedule.traces.format import known_formats
+from wattloop.schedule.traces.formats import known_formats
 from wattloop.schedule.traces.reader import read_trace
 from wattloop.schedule.traces.trace import Trace
 

@@ -20,9 +20,9 @@ from wattloop.core.table import format_cell
 from wattloop.core.units import format_duration, format_energy, format_power
 
 if TYPE_CHECKING:
+    from wattloop.cap.command_search import CapResult
     from wattloop.cap.finder import CapFinder
     from wattloop.cap.gpus import CapPlan
-    from wattloop.cap.search import CapResult
     from wattloop.trials.trial import TrialOutcome
 
 MOST_NOISE_PCT = 50.0
@@ -74,12 +74,12 @@ def find_command(  # noqa: PLR0913 - one parameter per option
 
     The command is run once per probe; with --progress once in all.
     """
+    from wattloop.cap.command_search import CapJob, CapRun, CapSearch, open_search
     from wattloop.cap.finder import CapFinder
     from wattloop.cap.gpus import cap_plan, check_metered, job_gpus
-    from wattloop.cap.search import CapJob, CapRun, CapSearch, open_search
     from wattloop.control.registry import find_levers
     from wattloop.store.database import open_store
-    from wattloop.trials.lock import refuse_locked
+    from wattloop.trials.experiment_lock import refuse_locked
 
     settings = given.settings()
     command = user_command(ctx)

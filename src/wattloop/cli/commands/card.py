@@ -59,7 +59,7 @@ def card(  # noqa: PLR0913 - one parameter per option
     from wattloop.cli.stored import open_user_store
     from wattloop.integrations.stored_steps import read_step_totals
     from wattloop.report.card import card_markdown, card_of, card_svg
-    from wattloop.report.card_formats import FORMATS, parse_statements
+    from wattloop.report.card_standards import FORMATS, parse_statements
     from wattloop.store.runs import find_run
 
     settings = settings_of(config, zone=zone, meters=meters, store=store)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from wattloop.cap.savings import (
+from wattloop.cap.saver.totals import (
     GROUPS,
     RunSaving,
     SavingsSum,

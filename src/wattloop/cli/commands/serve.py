@@ -61,7 +61,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
         import uvicorn
 
         from wattloop.serve.app import create_app
-        from wattloop.serve.connections import server_config
+        from wattloop.serve.connection_limits import server_config
     except ImportError as error:
         raise ConfigError(
             f"the dashboard needs {error.name}, which is not installed: {REMEDY}"

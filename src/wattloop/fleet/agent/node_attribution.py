@@ -11,7 +11,11 @@ from typing import Any
 
 from wattloop.core.files import atomic_write_json
 from wattloop.core.results import WindowResult
-from wattloop.fleet.agent.attribution import (
+from wattloop.fleet.agent.config import AgentContext
+from wattloop.fleet.agent.cpu_time import CpuTimes, JobKey
+from wattloop.fleet.agent.job_events import EventQueue, JobEvent
+from wattloop.fleet.agent.job_facts import JobSource
+from wattloop.fleet.agent.job_shares import (
     UNATTRIBUTED,
     Account,
     EnergyLedger,
@@ -20,10 +24,6 @@ from wattloop.fleet.agent.attribution import (
     SharedInterval,
     fitted_idle_power,
 )
-from wattloop.fleet.agent.config import AgentContext
-from wattloop.fleet.agent.cpu_time import CpuTimes, JobKey
-from wattloop.fleet.agent.job_events import EventQueue, JobEvent
-from wattloop.fleet.agent.job_facts import JobSource
 from wattloop.fleet.agent.node_energy import NodeSensors
 from wattloop.fleet.agent.open_runs import OpenRun, OpenRuns, RunPlan
 from wattloop.measure.energy_curve import BRIDGE_S

@@ -17,11 +17,11 @@ from wattloop.core.clock import Clock
 from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Signal
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
-from wattloop.fleet.agent.attribution import Account, NodeLayout, Occupant
 from wattloop.fleet.agent.config import AgentContext
 from wattloop.fleet.agent.job_caps import JobSetup
 from wattloop.fleet.agent.job_events import JobEvent
 from wattloop.fleet.agent.job_facts import cpus_on_node, event_facts, gpu_names, parse_numbers
+from wattloop.fleet.agent.job_shares import Account, NodeLayout, Occupant
 from wattloop.fleet.agent.node_energy import NodeSensors
 from wattloop.measure.job import Job
 from wattloop.measure.meter_stream import MeterStream, domain_sources

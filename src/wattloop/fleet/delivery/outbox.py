@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wattloop.core.files import atomic_write
 from wattloop.measure.recovery import finalize_orphaned_run
-from wattloop.store.ingest.incoming import TAIL_B
+from wattloop.store.ingest.spool import TAIL_B
 from wattloop.store.ingest.uploads import LARGEST_PIECE_B
 from wattloop.store.journal import (
     END,

@@ -158,7 +158,7 @@ class ProgramSteps:
 
     def _note_trackers(self) -> None:
         """Leave the open runs of trackers for `wattloop run`, which can write the energy there."""
-        from .trainer_steps import open_runs
+        from .framework_hooks import open_runs
 
         try:
             self.trackers += [run for run in open_runs() if run not in self.trackers]

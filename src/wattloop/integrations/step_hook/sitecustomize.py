@@ -18,12 +18,12 @@ VARIABLE = "WATTLOOP_STEPS"
 WATCHED = {
     "torch": ("torch_steps", "install"),
     "torch._dynamo.callback": ("torch_steps", "install_compilation"),
-    "transformers.trainer_callback": ("trainer_steps", "install_transformers"),
-    "keras.src.callbacks.callback_list": ("trainer_steps", "install_keras"),
-    "lightning.pytorch.trainer.call": ("trainer_steps", "install_lightning"),
-    "pytorch_lightning.trainer.call": ("trainer_steps", "install_lightning"),
-    "torch.utils.tensorboard.writer": ("trainer_steps", "install_tensorboard"),
-    "jax": ("trainer_steps", "install_jax"),
+    "transformers.trainer_callback": ("framework_hooks", "install_transformers"),
+    "keras.src.callbacks.callback_list": ("framework_hooks", "install_keras"),
+    "lightning.pytorch.trainer.call": ("framework_hooks", "install_lightning"),
+    "pytorch_lightning.trainer.call": ("framework_hooks", "install_lightning"),
+    "torch.utils.tensorboard.writer": ("framework_hooks", "install_tensorboard"),
+    "jax": ("framework_hooks", "install_jax"),
 }
 """Module whose import ends -> module of this folder and its function that hooks it."""
 

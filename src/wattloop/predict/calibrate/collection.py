@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TextIO
 
 from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.predict.calibrate.families.base import SECTIONS, CalibrationCase
+from wattloop.predict.calibrate.gpu_sensor import GpuSensor, SensorSampler
 from wattloop.predict.calibrate.host import host_seconds
 from wattloop.predict.calibrate.machine import CalibrationDevice, machine_record
-from wattloop.predict.calibrate.sensor import GpuSensor, SensorSampler
 from wattloop.predict.calibrate.suite import SHARES, build, cases
 
 # Timing of a kernel without waits for the host, and its sustained power, clock and rate.

@@ -16,7 +16,7 @@ from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.units import format_bytes
 from wattloop.meters import amd_gpu
 from wattloop.meters.base import Context
-from wattloop.predict.calibrate.sensor import GpuSensor, MeterGpuSensor, NvmlGpuSensor
+from wattloop.predict.calibrate.gpu_sensor import GpuSensor, MeterGpuSensor, NvmlGpuSensor
 
 TIMING_ROUNDS = 7
 ALIGNMENT_BYTES = 256

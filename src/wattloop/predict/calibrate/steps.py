@@ -7,9 +7,9 @@ from typing import Any
 
 from wattloop.predict.calibrate.families.base import Params
 from wattloop.predict.calibrate.families.optimizer import make_optimizer
+from wattloop.predict.calibrate.gpu_sensor import GpuSensor, SensorSampler
 from wattloop.predict.calibrate.host import dispatch_seconds
 from wattloop.predict.calibrate.machine import CalibrationDevice, probe
-from wattloop.predict.calibrate.sensor import GpuSensor, SensorSampler
 from wattloop.predict.calibrate.zoo import Subject, subject
 from wattloop.predict.workload.workload import Workload
 

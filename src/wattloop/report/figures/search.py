@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from wattloop.analyze.analysis_result import Findings
 from wattloop.analyze.configuration_matrix import Matrix
-from wattloop.analyze.findings import Findings
 from wattloop.analyze.pareto import Front
 from wattloop.analyze.quotient import VARIANTS, Quotients
 from wattloop.analyze.roles import default_target

@@ -19,7 +19,7 @@ from wattloop.schedule.campaigns.workers import Simulator, each_outcome
 from wattloop.schedule.scenarios.scenario import Scenario
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
-from wattloop.trials.lock import lock_experiment
+from wattloop.trials.experiment_lock import lock_experiment
 
 
 def share_predictions(scenarios: Iterable[Scenario]) -> None:

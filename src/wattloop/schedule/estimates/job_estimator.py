@@ -10,7 +10,7 @@ from wattloop.core.errors import ConfigError, StoreError
 from wattloop.core.units import format_duration
 from wattloop.fleet.job_comment import LOW_POWER_SHARE, MOST_GPUS, JobComment, read_comment
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.estimates.fleet_oracle import FleetOracle, ModelNames, timed_model
+from wattloop.schedule.estimates.fleet_file import FleetOracle, ModelNames, timed_model
 from wattloop.schedule.estimates.history import History, PastRuns
 from wattloop.schedule.estimates.job_rules import JobRules, SubmittedJob
 from wattloop.schedule.estimates.oracle import PlacementOptions

@@ -10,7 +10,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.fleet.job_comment import JobComment
 from wattloop.predict.intervals import CONFIDENCE
 from wattloop.predict.prediction import Placement
-from wattloop.schedule.estimates.fleet_oracle import Fleet, FleetOracle, ModelNames, predicted_names
+from wattloop.schedule.estimates.fleet_file import Fleet, FleetOracle, ModelNames, predicted_names
 from wattloop.schedule.estimates.history import History
 from wattloop.schedule.estimates.job_estimator import (
     EstimateSource,

@@ -13,7 +13,7 @@ from wattloop.predict.cap_curve import cap_curve
 from wattloop.predict.prediction import HOP_S, Placement
 from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.fleet_file import FleetOracle
 from wattloop.schedule.estimates.history import PastRuns
 from wattloop.schedule.estimates.job_estimator import (
     EstimateSource,

@@ -37,7 +37,7 @@ from wattloop.predict.models.kernels.step import (
 from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.estimates.analytic import kind_workload
-from wattloop.schedule.estimates.fleet_oracle import BackgroundCache
+from wattloop.schedule.estimates.fleet_file import BackgroundCache
 from wattloop.schedule.estimates.job_estimator import WorkloadKey
 from wattloop.schedule.jobs.kind import JobKind
 

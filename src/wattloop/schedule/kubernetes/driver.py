@@ -20,9 +20,9 @@ from wattloop.schedule.kubernetes.queue import (
 )
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.slurm.driver import RoundRunner
+from wattloop.schedule.slurm.dry_run import SlurmObserver
 from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
 from wattloop.schedule.slurm.managed_cluster import DriverSettings, ManagedCluster
-from wattloop.schedule.slurm.observer import SlurmObserver
 from wattloop.schedule.slurm.planner import PlannedStart, RoundPlan
 from wattloop.schedule.slurm.poller import Rebuild, Snapshot
 from wattloop.schedule.slurm.power import Readings, no_readings

@@ -15,7 +15,7 @@ from wattloop.schedule.policies.charon import look_s, preempt_for_budget
 from wattloop.schedule.policies.node_plan import NodePlan
 from wattloop.schedule.policies.packing import share, weight
 from wattloop.schedule.policies.power_budget import ABOVE_IDLE, Headroom, pack
-from wattloop.schedule.policies.recaps import (
+from wattloop.schedule.policies.running_job_changes import (
     Urgent,
     choose_caps,
     choose_sizes,

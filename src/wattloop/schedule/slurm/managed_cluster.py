@@ -10,7 +10,7 @@ from wattloop.core.cache import LruCache
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import load_cluster
-from wattloop.schedule.estimates.fleet_oracle import FleetOracle, timed_model
+from wattloop.schedule.estimates.fleet_file import FleetOracle, timed_model
 from wattloop.schedule.estimates.history import History
 from wattloop.schedule.estimates.job_estimator import EstimateSource, JobEstimate, JobEstimator
 from wattloop.schedule.estimates.job_rules import JobRules, SubmittedJob, load_rules

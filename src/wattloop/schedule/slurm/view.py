@@ -11,7 +11,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.fleet.slurm_text import parse_notes
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.engine.machines import Machines, Nodes
-from wattloop.schedule.estimates.fleet_oracle import FleetOracle, is_timed, timed_model
+from wattloop.schedule.estimates.fleet_file import FleetOracle, is_timed, timed_model
 from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.jobs.kind import JobKind

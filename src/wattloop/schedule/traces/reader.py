@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.units import format_duration
-from wattloop.schedule.traces.format import (
+from wattloop.schedule.traces.formats import (
     TraceFormat,
     TraceLayout,
     csv_rows,

@@ -32,7 +32,7 @@ from wattloop.store.experiments import (
 from wattloop.store.runs import list_trial_groups
 from wattloop.store.schema import trials
 from wattloop.study.record import STEPS, next_step, study_campaigns
-from wattloop.trials.lock import with_status_now
+from wattloop.trials.experiment_lock import with_status_now
 
 router = APIRouter(tags=["experiments"])
 

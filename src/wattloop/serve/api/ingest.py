@@ -15,8 +15,8 @@ from wattloop.serve.maintenance import wait_imported
 from wattloop.serve.requests import read_body
 from wattloop.serve.security import Asking, Writer, refuse
 from wattloop.serve.state import AppState, State
-from wattloop.store.ingest.incoming import ForeignRun
 from wattloop.store.ingest.received_run import RunSource
+from wattloop.store.ingest.spool import ForeignRun
 from wattloop.store.ingest.uploads import LARGEST_PIECE_B, RUN_ID, Received, WrongOffset
 
 router = APIRouter(prefix="/ingest", tags=["ingest"], dependencies=[Writer])

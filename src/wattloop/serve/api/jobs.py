@@ -26,7 +26,7 @@ from wattloop.store.job_queries import (
     matching_groups,
 )
 from wattloop.store.trial_groups import TrialGroup
-from wattloop.trials.lock import with_status_now
+from wattloop.trials.experiment_lock import with_status_now
 
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 from sqlalchemy import func, select
 
-from wattloop.cap.savings import read_savings, sum_savings
+from wattloop.cap.saver.totals import read_savings, sum_savings
 from wattloop.fleet.nodes import NodeNow
 from wattloop.serve.state import AppState, State
 from wattloop.store.database import Store

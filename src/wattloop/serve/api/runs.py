@@ -12,7 +12,7 @@ from starlette.background import BackgroundTask
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
-from wattloop.cap.savings import group_savings, read_savings, sum_savings
+from wattloop.cap.saver.totals import group_savings, read_savings, sum_savings
 from wattloop.core.errors import ConfigError
 from wattloop.integrations.phases import StepTotals
 from wattloop.integrations.serving import read_serving_totals

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from wattloop.accounting.carbon import carbon_g
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
-from wattloop.cap.savings import (
+from wattloop.cap.saver.totals import (
     RunSaving,
     format_interval,
     format_kwh,

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError, RunSenseless, StoreError, StoreUnwritable
 from wattloop.store.database import Store
-from wattloop.store.ingest.incoming import (
+from wattloop.store.ingest.received_run import RunSource, received_run, without_places
+from wattloop.store.ingest.spool import (
     Incoming,
     IncomingCache,
     IncomingJournal,
@@ -20,7 +21,6 @@ from wattloop.store.ingest.incoming import (
     check_owner,
     check_record,
 )
-from wattloop.store.ingest.received_run import RunSource, received_run, without_places
 from wattloop.store.journal import FORMAT, HEADER, frames_in, read_journal
 from wattloop.store.journal_import import insert_journal
 from wattloop.store.run_record import Close, header_fault

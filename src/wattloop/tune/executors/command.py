@@ -13,7 +13,7 @@ from wattloop.core.files import user_path
 from wattloop.core.process import ProcessGroup, find_program, last_lines, stops_deferred
 from wattloop.core.settings import Settings
 from wattloop.measure.command import child_environment
-from wattloop.trials.lock import TRIAL_VARIABLE
+from wattloop.trials.experiment_lock import TRIAL_VARIABLE
 from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.cap_search import CapSteps
 from wattloop.tune.executors.pause_channel import PauseChannel

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from wattloop.accounting.metrics import Point
+from wattloop.accounting.energy_delay import Point
 from wattloop.control.lever import Setting
 from wattloop.core.errors import StrategyError
 from wattloop.core.units import format_duration, format_energy, format_number

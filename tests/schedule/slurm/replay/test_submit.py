@@ -10,7 +10,7 @@ import pytest
 
 from tests.schedule.slurm.replay.small_plan import small_plan
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.fleet_file import FleetOracle
 from wattloop.schedule.estimates.job_estimator import JobEstimator
 from wattloop.schedule.estimates.job_rules import SubmittedJob
 from wattloop.schedule.scenarios.file import load_scenario

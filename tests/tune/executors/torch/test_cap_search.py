@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="trainings in PyTorch need torch")
 from tests.support.virtual_caps import settle  # noqa: E402 - after the check for torch
 from tests.tune.test_levers import CAPS, QUICK, SETTINGS, limits  # noqa: E402 - after the skip
 
-from wattloop.cap.surrogate import physical_curves  # noqa: E402 - after the skip
+from wattloop.cap.curve_model import physical_curves  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.batches import FlexibleBatches  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.epochs import SessionEnergy  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.executor import TorchExecutor  # noqa: E402 - after the skip

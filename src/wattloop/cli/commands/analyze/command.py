@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, Any
 
+from wattloop.analyze.analysis_result import Findings, cell
 from wattloop.analyze.clusters import Clusters
-from wattloop.analyze.findings import Findings, cell
 from wattloop.analyze.quotient import Quotients
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import RunTable

@@ -37,7 +37,7 @@ def job_command(  # noqa: PLR0913 - one parameter per option
     given: StoreOptions,
 ) -> None:
     """Estimate a cluster job on each placement that it may take, and name the source."""
-    from wattloop.schedule.estimates.fleet_oracle import load_fleet
+    from wattloop.schedule.estimates.fleet_file import load_fleet
     from wattloop.schedule.estimates.history import History
     from wattloop.schedule.estimates.job_rules import SubmittedJob
     from wattloop.schedule.estimates.oracle_service import AskedJob, OracleService

@@ -41,7 +41,7 @@ from wattloop.measure.command import CommandRun, ProgramHook, run_command
 from wattloop.measure.session import RunResult
 
 if TYPE_CHECKING:
-    from wattloop.cap.saver_run import SavingHook
+    from wattloop.cap.saver.live_run import SavingHook
     from wattloop.integrations.phases import StepTotals
     from wattloop.integrations.serving import ServingTotals
 
@@ -72,7 +72,7 @@ def print_summary(
         for line in format_serving(serving):
             say(f"wattloop: {line}")
     if run.saving is not None:
-        from wattloop.cap.saving import SavingResult, format_saving
+        from wattloop.cap.saver.proof import SavingResult, format_saving
 
         say(f"wattloop: {format_saving(SavingResult.from_dict(run.saving))}")
     room = terminal_room(sys.stderr)
@@ -340,8 +340,8 @@ def _saving(command: list[str], options: RunOptions, hook: StepHook | None) -> "
         return None
     if hook is None:
         raise ConfigError("--save needs the program's steps; leave out --no-steps")
-    from wattloop.cap.saver import SaverConfig
-    from wattloop.cap.saver_run import SavingHook
+    from wattloop.cap.saver.live_run import SavingHook
+    from wattloop.cap.saver.saver import SaverConfig
 
     if options.metric not in (None, *SAVER_METRICS):
         raise ConfigError(f"--metric {options.metric}: use one of {', '.join(SAVER_METRICS)}")

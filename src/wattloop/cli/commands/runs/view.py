@@ -10,7 +10,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from wattloop.accounting.metrics import dcie
+from wattloop.accounting.energy_delay import dcie
 from wattloop.accounting.summary import cost_of
 from wattloop.cli.output import (
     DOMAIN_HEADERS,
@@ -397,7 +397,7 @@ def _group_row(group: TrialGroup) -> tuple[str, ...]:
 
 
 def _saving(data: dict[str, Any]) -> str:
-    from wattloop.cap.saving import SavingResult, format_saving
+    from wattloop.cap.saver.proof import SavingResult, format_saving
 
     try:
         return format_saving(SavingResult.from_dict(data))

@@ -22,6 +22,7 @@ from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.driver import RoundRunner, SlurmDriver, run_loop
+from wattloop.schedule.slurm.dry_run import DecisionTable, SlurmObserver
 from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
 from wattloop.schedule.slurm.managed_cluster import (
     ClusterOptions,
@@ -30,7 +31,6 @@ from wattloop.schedule.slurm.managed_cluster import (
     build_managed_cluster,
 )
 from wattloop.schedule.slurm.nodes import SlurmNode
-from wattloop.schedule.slurm.observer import DecisionTable, SlurmObserver
 from wattloop.schedule.slurm.power import Readings, no_readings
 from wattloop.schedule.slurm.state import (
     DriverState,

@@ -302,7 +302,7 @@ def _run(
 ) -> None:
     from wattloop.cli.commands.sweep import view
     from wattloop.sweep.runner import Sweep
-    from wattloop.trials.lock import refuse_locked
+    from wattloop.trials.experiment_lock import refuse_locked
 
     identity = experiment.experiment_id
     refuse_locked(store, identity)

@@ -16,7 +16,7 @@ from typing import Any
 from wattloop.core.errors import ConfigError, SlurmError, WattloopError
 from wattloop.schedule.cluster.cluster import Cluster, GpuType
 from wattloop.schedule.engine.settings import Keeps
-from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.fleet_file import FleetOracle
 from wattloop.schedule.estimates.job_estimator import JobEstimator
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.slurm.client import SlurmClient

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wattloop.accounting.metrics import Point
+from wattloop.accounting.energy_delay import Point
 from wattloop.tune.objective import TrainingCost
 from wattloop.tune.search_problem import Problem
 from wattloop.tune.segment import Value

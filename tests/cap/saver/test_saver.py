@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from wattloop.cap.online import SliceCost
-from wattloop.cap.saver import Saver, SaverConfig
-from wattloop.cap.saving import (
+from wattloop.cap.saver.proof import (
     REFERENCE,
     LearnedSetting,
     MeasuredSlice,
@@ -19,6 +18,7 @@ from wattloop.cap.saving import (
     SettingReading,
     student_95,
 )
+from wattloop.cap.saver.saver import Saver, SaverConfig
 from wattloop.core.errors import ConfigError, LeverError
 
 CAPS = [100.0, 125.0, 150.0, 175.0, 200.0, 225.0]
@@ -504,7 +504,7 @@ def test_an_evaluation_in_a_reference_slice_is_not_reference_time():
 
 
 def test_work_that_changes_all_the_time_fills_no_memory(monkeypatch):
-    monkeypatch.setattr("wattloop.cap.saver.MOST_REGIMES", 3)
+    monkeypatch.setattr("wattloop.cap.saver.saver.MOST_REGIMES", 3)
     training = Training()
     for number in range(20):
         training.work = OTHER if number % 2 else HEAVY

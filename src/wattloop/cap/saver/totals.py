@@ -16,7 +16,7 @@ from wattloop.accounting.carbon import carbon_g
 from wattloop.accounting.restatement import restated
 from wattloop.accounting.summary import cost_of
 from wattloop.cap.finder import GainInterval
-from wattloop.cap.saving import REFERENCE, SavingResult, SavingState
+from wattloop.cap.saver.proof import REFERENCE, SavingResult, SavingState
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Scope
 from wattloop.core.settings import Settings

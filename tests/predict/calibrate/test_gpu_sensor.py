@@ -13,7 +13,7 @@ from wattloop.hardware.host import Host
 from wattloop.meters import amd_gpu
 from wattloop.meters.base import Context
 from wattloop.predict.calibrate.collection import hold
-from wattloop.predict.calibrate.sensor import MeterGpuSensor, NvmlGpuSensor, SensorSampler
+from wattloop.predict.calibrate.gpu_sensor import MeterGpuSensor, NvmlGpuSensor, SensorSampler
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from wattloop.cap.finder import GainInterval
-from wattloop.cap.saving import SavingResult, SavingState, Setting, SettingPeriod
-from wattloop.cap.savings import group_savings, read_savings, run_saving, sum_savings
+from wattloop.cap.saver.proof import SavingResult, SavingState, Setting, SettingPeriod
+from wattloop.cap.saver.totals import group_savings, read_savings, run_saving, sum_savings
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.settings import Settings

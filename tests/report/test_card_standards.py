@@ -10,7 +10,7 @@ import yaml
 from tests.report.test_card import FRANCE, NOWHERE, ONE, trained
 from wattloop.core.errors import ConfigError
 from wattloop.report.card import card_of
-from wattloop.report.card_formats import FORMATS, STATEMENTS, parse_statements
+from wattloop.report.card_standards import FORMATS, STATEMENTS, parse_statements
 
 BOAMPS = json.loads(Path(__file__).with_name("boamps_schema.json").read_text("utf-8"))
 

@@ -1,7 +1,7 @@
 """What a policy would have done, beside what Slurm did."""
 
 from wattloop.schedule.actions import Start
-from wattloop.schedule.slurm.observer import DecisionTable
+from wattloop.schedule.slurm.dry_run import DecisionTable
 from wattloop.schedule.slurm.planner import Planner
 
 from .slurm_world import NOW_S, job, seen, site, view

@@ -22,9 +22,9 @@ from tests.support.saved_runs import (
     wait_until,
 )
 from tests.support.virtual_caps import settle
-from wattloop.cap.job_leader import BEAT_S, LEASE_S, JobFollower, JobLeader, _torchrun_nodes
-from wattloop.cap.saver_run import ProgramKey, read_learned, write_learned
-from wattloop.cap.saving import (
+from wattloop.cap.saver.job_leader import BEAT_S, LEASE_S, JobFollower, JobLeader, _torchrun_nodes
+from wattloop.cap.saver.live_run import ProgramKey, read_learned, write_learned
+from wattloop.cap.saver.proof import (
     LearnedSetting,
     SavingResult,
     SavingState,

@@ -18,10 +18,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattloop.accounting.metrics import Point, objective
+from wattloop.accounting.energy_delay import Point, objective
+from wattloop.cap.curve_model import (
+    Array,
+    CapReading,
+    fit_clock_curves,
+    fit_curves,
+    physical_curves,
+)
 from wattloop.cap.finder import FINDER_METRICS, GainInterval, log_metric
 from wattloop.cap.online import BURST_S, CapSlice, Energy, ProgressStep, SliceCost
-from wattloop.cap.saving import (
+from wattloop.cap.saver.proof import (
     REFERENCE,
     LearnedSetting,
     MeasuredSlice,
@@ -31,13 +38,6 @@ from wattloop.cap.saving import (
     Setting,
     SettingPeriod,
     SettingReading,
-)
-from wattloop.cap.surrogate import (
-    Array,
-    CapReading,
-    fit_clock_curves,
-    fit_curves,
-    physical_curves,
 )
 from wattloop.core.errors import ConfigError
 

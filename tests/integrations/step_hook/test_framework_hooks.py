@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.integrations.conftest import Machine
-from wattloop.integrations.step_hook import trainer_steps
+from wattloop.integrations.step_hook import framework_hooks
 from wattloop.integrations.step_hook.collector import StepCollector, complete_epochs
 from wattloop.integrations.step_hook.program_steps import ProgramSteps
 from wattloop.measure.api import Measurement, active_session
@@ -54,7 +54,7 @@ def test_lightning_tells_loss_and_epoch(steps: ProgramSteps, machine: Machine) -
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     call = types.ModuleType("call")
     call._call_callback_hooks = lambda trainer, hook, *_, **__: hook  # type: ignore[attr-defined]
-    trainer_steps.install_lightning(call)
+    framework_hooks.install_lightning(call)
     for epoch in range(2):
         trainer = types.SimpleNamespace(current_epoch=epoch)
         for batch in range(3):
@@ -78,8 +78,8 @@ def test_a_loss_on_a_device_is_not_waited_for(steps: ProgramSteps) -> None:
         def __float__(self) -> float:
             raise AssertionError("waited for the device")
 
-    assert not isinstance(trainer_steps._host_number(OnGpu()), float)
-    steps.metric(trainer_steps.LOSS, trainer_steps._host_number(OnGpu()))
+    assert not isinstance(framework_hooks._host_number(OnGpu()), float)
+    steps.metric(framework_hooks.LOSS, framework_hooks._host_number(OnGpu()))
     assert not steps._records
 
 
@@ -95,10 +95,10 @@ def test_open_runs_of_trackers_are_noted(
     )
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     writer = types.SimpleNamespace(SummaryWriter=type("SummaryWriter", (), {"log_dir": "runs/a"}))
-    trainer_steps.install_tensorboard(writer)
+    framework_hooks.install_tensorboard(writer)
     writer.SummaryWriter()
     steps.step()
-    steps.metric(trainer_steps.TRAINER_STEP, 501)
+    steps.metric(framework_hooks.TRAINER_STEP, 501)
     steps.step()
     (event,) = [e for e in collected(steps, machine) if e["type"] == "trackers"]
     assert event["steps_before"] == 500

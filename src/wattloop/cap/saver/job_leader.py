@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from wattloop.cap.saving import Setting
+from wattloop.cap.saver.proof import Setting
 from wattloop.core.errors import LeverError
 from wattloop.measure.session import Session
 

@@ -12,7 +12,7 @@ import pytest
 
 from wattloop.core.errors import DeviceBusy
 from wattloop.store.database import Store, open_store
-from wattloop.trials.lock import end_leftovers, lock_experiment, program_variables
+from wattloop.trials.experiment_lock import end_leftovers, lock_experiment, program_variables
 
 
 def test_claim_of_a_lock_that_its_owner_removes_is_a_claim(

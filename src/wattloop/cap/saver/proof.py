@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wattloop.cap.curve_model import Array
 from wattloop.cap.finder import GainInterval
 from wattloop.cap.online import SliceCost
-from wattloop.cap.surrogate import Array
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import shape_fault
 

@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wattloop.cap.gpu_levers import GpuLevers, gpu_models, measured_gpus
 from wattloop.cap.gpus import devices_energy
-from wattloop.cap.job_leader import JobFollower, JobLeader, job_of
-from wattloop.cap.saver import Saver, SaverConfig
-from wattloop.cap.saving import LearnedSetting, SavingResult, SavingState, Setting
+from wattloop.cap.saver.gpu_levers import GpuLevers, gpu_models, measured_gpus
+from wattloop.cap.saver.job_leader import JobFollower, JobLeader, job_of
+from wattloop.cap.saver.proof import LearnedSetting, SavingResult, SavingState, Setting
+from wattloop.cap.saver.saver import Saver, SaverConfig
 from wattloop.core.errors import ConfigError, LeverError, WattloopError
 from wattloop.core.files import atomic_write_json, user_name, user_path
 from wattloop.core.settings import Settings

@@ -17,7 +17,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 import uvicorn
 from fastapi.testclient import TestClient
 
-from wattloop.serve import connections, requests
+from wattloop.serve import connection_limits, requests
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 
@@ -33,7 +33,7 @@ def listening(folder: Path) -> Iterator[int]:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as place:
         place.bind(("127.0.0.1", 0))
         place.listen(512)
-        server = uvicorn.Server(connections.server_config(app, log_config=None))
+        server = uvicorn.Server(connection_limits.server_config(app, log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
         thread.start()
         try:
@@ -72,7 +72,7 @@ def test_headers_that_do_not_come_end_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """Nothing, half a request, or a whole one and half of the next."""
-    monkeypatch.setattr(connections, "HEADER_S", 0.3)
+    monkeypatch.setattr(connection_limits, "HEADER_S", 0.3)
     with listening(tmp_path) as port:
         assert _ends(_connect(port, sent))
         assert _page(port) == 200
@@ -82,8 +82,8 @@ def test_more_connections_than_places_do_not_silence_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that wait longest make room; a keep-alive connection in use stays."""
-    monkeypatch.setattr(connections, "MOST", 40)
-    monkeypatch.setattr(connections, "HEADER_S", 600.0)
+    monkeypatch.setattr(connection_limits, "MOST", 40)
+    monkeypatch.setattr(connection_limits, "HEADER_S", 600.0)
     with listening(tmp_path) as port:
         waiting = [_connect(port, HALF) for _ in range(150)]
         for _ in range(3):

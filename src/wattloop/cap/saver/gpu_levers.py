@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from wattloop.cap.gpus import round_caps
-from wattloop.cap.saving import REFERENCE, Setting
+from wattloop.cap.saver.proof import REFERENCE, Setting
 from wattloop.control.lever import Lever
 from wattloop.control.lock import process_command
 from wattloop.control.registry import find_levers, levers_named

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.estimates.fleet_oracle import load_fleet
+from wattloop.schedule.estimates.fleet_file import load_fleet
 
 
 def test_files_are_found_beside_the_fleets_own(tmp_path: Path) -> None:

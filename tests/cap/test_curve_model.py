@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from wattloop.cap.surrogate import OWN, CapReading, fit_curves, physical_curves
+from wattloop.cap.curve_model import OWN, CapReading, fit_curves, physical_curves
 
 CAPS_W = np.array([100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0])
 REFERENCE = CapReading(6, 0.0, math.log(230.0), 0.05)

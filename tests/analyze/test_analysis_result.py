@@ -2,7 +2,7 @@
 
 import json
 
-from wattloop.analyze.findings import Findings, cell
+from wattloop.analyze.analysis_result import Findings, cell
 
 
 def made():

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from wattloop.cap.surrogate import physical_curves
+from wattloop.cap.curve_model import physical_curves
 
 
 def test_power_grows_and_time_falls_with_the_cap():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattloop.core.records import Domain, DomainKind, Scope
-from wattloop.fleet.agent.attribution import (
+from wattloop.fleet.agent.job_shares import (
     UNATTRIBUTED,
     NodeLayout,
     Occupant,
