@@ -61,6 +61,7 @@ EXACT = [
     ("docs/simulate.md", "wattloop simulate thesis-pareto --policies pollux,chronos", ""),
     ("docs/simulate.md", "wattloop simulate thesis-pareto --policies pollux,themis", ""),
     ("docs/simulate.md", "wattloop simulate whatif thesis-pareto", ""),
+    ("docs/simulate.md", "wattloop simulate llm", ""),
     (
         "docs/predict-compiled.md",
         "wattloop predict --model hf:gpt2 --seq 1024 --batch 8 --precision bf16 --compile",

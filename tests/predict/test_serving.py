@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.prediction import AT_REST
 from wattloop.predict.serving import (
     DecoderShape,
     ServingForecast,
     ServingModel,
     ServingQuestion,
     decoder_named,
+    load_at_rate,
     predict_serving,
 )
 
@@ -94,6 +96,8 @@ def test_figures_agree_with_each_other(
     assert forecast.request_j == pytest.approx(forecast.token_j * output)
     assert 0 < forecast.power_w <= 1.001 * tp * forecast.gpu.cap_max_w
     assert all(seconds >= 0 for seconds in forecast.parts_s.values())
+    assert forecast.parts_j.keys() >= {"cache", "feed-forward weights", "sampling", AT_REST}
+    assert all(joules >= 0 for joules in forecast.parts_j.values())
     assert forecast.first_token_s > forecast.token_s / 2
     assert replace_requests(asked, requests + 1).tokens_s >= 0.999 * forecast.tokens_s
 
@@ -214,3 +218,22 @@ def test_what_transformers_cannot_do_is_refused(changes: dict[str, object], mess
     pytest.importorskip("transformers")
     with pytest.raises(ConfigError, match=message):
         predict_serving(replace(TRANSFORMERS, **changes))  # type: ignore[arg-type]
+
+
+def test_as_many_requests_end_as_begin() -> None:
+    """Little's law: requests in flight are the rate times the time of one; idle below one."""
+    model, shape = ServingModel(gpu_named("h100-sxm")), decoder_named(QWEN.model)
+
+    def forecast(requests: int) -> ServingForecast:
+        return model.forecast(replace(QWEN, concurrency=requests), shape)
+
+    before = 0.0
+    for rate in (1e-6, 0.05, 0.5, 3.0, 9.0):
+        steady = load_at_rate(forecast, rate, idle_w=70.0)
+        assert steady.requests == pytest.approx(rate * steady.token_s * QWEN.output, rel=0.02)
+        assert 70.0 <= before <= steady.power_w if before else steady.power_w < 71.0
+        before = steady.power_w
+    around = forecast(round(steady.requests))
+    assert steady.power_w == pytest.approx(around.power_w, rel=0.02)
+    with pytest.raises(ConfigError, match=r"500 requests/s of hf:qwen3-8b: 1 x .* at most \d+"):
+        load_at_rate(forecast, 500.0, idle_w=70.0)

@@ -123,7 +123,7 @@ def test_a_compiled_step_is_predicted(client: TestClient) -> None:
 def test_the_page_shows_where_time_and_memory_go(client: TestClient) -> None:
     page = client.get("/predict", params={"model": "gpt2", "batch": 8, "seq": 512}).text
     assert 'data-chart="spec-where"' in page
-    assert "memory at its peak" in page
+    assert "memory at its peak" in page and "energy of a step" in page
 
 
 def test_a_served_model_is_predicted(client: TestClient) -> None:

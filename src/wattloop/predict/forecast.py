@@ -121,6 +121,7 @@ class Forecast:
             },
             "regime": predicted.regime.value,
             "terms_s": dict(predicted.terms_s),
+            "terms_j": dict(predicted.terms_j),
             "gpu_s": predicted.gpu_s,
             "host_s": predicted.host_s,
             "clock_mhz": predicted.clock_mhz,

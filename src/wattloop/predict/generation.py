@@ -9,6 +9,7 @@ A decode step reads all weights and the whole static cache of `prompt + output` 
 launches every kernel of an eager step. A CUDA graph replays all of them with one launch.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -77,7 +78,8 @@ class GenerationModel:
             available_bytes=memory.available_bytes,
             most_requests=memory.largest_batch or question.concurrency,
             clock_mhz=decode.clock_mhz or self.gpu.boost_clock_mhz,
-            parts_s=_parts(decode),
+            parts_s=_parts(decode.terms_s),
+            parts_j=_parts(decode.terms_j),
             source="spec-only" if "spec-only" in decode.model else "shipped",
             notes=self._notes(question, decode),
         )
@@ -127,8 +129,8 @@ class GenerationModel:
         return notes + spec_only_notes(self.gpu, decode.model)
 
 
-def _parts(decode: Prediction) -> dict[str, float]:
-    named = {name.removeprefix("forward."): seconds for name, seconds in decode.terms_s.items()}
+def _parts(terms: Mapping[str, float]) -> dict[str, float]:
+    named = {name.removeprefix("forward."): value for name, value in terms.items()}
     named["products with weights"] = named.pop("gemm", 0.0)
     named["copies"] = named.pop("copy", 0.0)
     named["pointwise"] = named.pop("elementwise", 0.0)

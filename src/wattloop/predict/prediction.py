@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from wattloop.hardware.gpus import Gpu
 
+AT_REST = "on, whatever runs"
+"""Name of the part of energy that idle and static power take."""
 HOP_S = 5e-6
 """Latency of one hop of a ring, unless stated."""
 
@@ -78,6 +80,7 @@ class Prediction:
         gpus: GPUs that run it; energy is theirs together.
         regime: what bounds the step.
         terms_s: seconds of the step by part; which parts there are is the model's own matter.
+        terms_j: joules of one GPU by part; empty when the model does not say.
         gpu_s, host_s: time the GPU is busy, time the host needs to dispatch (one GPU).
         far: how far the step's operations are from what calibration has measured, by GPU time: 0
             right there, 1 out of reach; None when the model does not say.
@@ -92,6 +95,7 @@ class Prediction:
     gpus: int = 1
     regime: Regime = Regime.COMPUTE
     terms_s: Mapping[str, float] = field(default_factory=dict)
+    terms_j: Mapping[str, float] = field(default_factory=dict)
     gpu_s: float | None = None
     host_s: float | None = None
     far: float | None = None

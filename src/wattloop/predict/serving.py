@@ -24,7 +24,8 @@ from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.communication import LINK_EFFICIENCY, PCIE_EFFICIENCY
 from wattloop.predict.memory import CONTEXT_BYTES, RESERVED_SHARE
 from wattloop.predict.models.kernels.constants import constants_for
-from wattloop.predict.models.kernels.step import StepBatch, step_results
+from wattloop.predict.models.kernels.step import StepBatch, step_results, voltage_of
+from wattloop.predict.prediction import AT_REST
 
 if TYPE_CHECKING:
     from wattloop.predict.generation import GenerationModel
@@ -278,7 +279,7 @@ class ServingForecast:
         memory_bytes, available_bytes: of each GPU.
         most_requests: the largest concurrency whose cache fits.
         clock_mhz: SM clock during decoding.
-        parts_s: seconds of an iteration by part.
+        parts_s, parts_j: seconds and joules of an iteration by part, of one GPU.
     """
 
     question: ServingQuestion
@@ -296,6 +297,7 @@ class ServingForecast:
     most_requests: int
     clock_mhz: float
     parts_s: Mapping[str, float]
+    parts_j: Mapping[str, float]
     source: str
     notes: tuple[str, ...] = ()
 
@@ -305,7 +307,7 @@ class ServingForecast:
         return self.power_w <= 1.001 * self.question.tp * cap_w
 
     def to_dict(self) -> dict[str, Any]:
-        data = asdict(replace(self, parts_s=dict(self.parts_s)))
+        data = asdict(replace(self, parts_s=dict(self.parts_s), parts_j=dict(self.parts_j)))
         data["gpu"] = self.gpu.name
         data["tokens_per_joule"] = 1 / self.token_j
         return data
@@ -320,6 +322,7 @@ class Iteration(NamedTuple):
     memory_j: float
     waiting_s: float
     parts_s: dict[str, float]
+    parts_j: dict[str, Array]
 
 
 class ServingModel:
@@ -375,6 +378,7 @@ class ServingModel:
             most_requests=most,
             clock_mhz=float(result.clock_share[0]) * self.gpu.boost_clock_mhz,
             parts_s=iterations[0].parts_s,
+            parts_j=self._parts_j(iterations[0], result),
             source=self.source,
             notes=_notes(self.gpu, self.source),
         )
@@ -408,19 +412,35 @@ class ServingModel:
         waiting_s = HOST_S + self._exchange_s(question, shape, prompt_tokens)
         gaps_s = float((number * count).sum()) * GAP_S
         parts: dict[str, float] = {}
-        for kernel, part_s in zip(kernels, (seconds * count).tolist(), strict=True):
+        parts_j: dict[str, Array] = {
+            "sampling": np.array([BUSY_SAMPLING * product_w * sampling_s, 0])
+        }
+        byte_j = self.values["power.joule_per_byte"]
+        dynamic = np.stack((flops * flop_j + busy_w * seconds, moved * byte_j)) * count
+        for row, (kernel, part_s) in enumerate(
+            zip(kernels, (seconds * count).tolist(), strict=True)
+        ):
             parts[kernel.part] = parts.get(kernel.part, 0.0) + part_s
+            parts_j[kernel.part] = parts_j.get(kernel.part, 0.0) + dynamic[:, row]
+        compute_j, memory_j = np.sum(list(parts_j.values()), axis=0).tolist()
         parts |= {"sampling": sampling_s, "gaps between kernels": gaps_s, "waiting": waiting_s}
         is_compute = compute > memory
         return Iteration(
             compute_s=float((seconds * count * is_compute).sum()),
             memory_s=float((seconds * count * ~is_compute).sum()) + sampling_s + gaps_s,
-            compute_j=float(((flops * flop_j + busy_w * seconds) * count).sum())
-            + BUSY_SAMPLING * product_w * sampling_s,
-            memory_j=float((moved * count).sum()) * self.values["power.joule_per_byte"],
+            compute_j=compute_j,
+            memory_j=memory_j,
             waiting_s=waiting_s,
             parts_s=dict(sorted(parts.items(), key=lambda item: -item[1])),
+            parts_j=parts_j,
         )
+
+    def _parts_j(self, iteration: Iteration, result: Any) -> dict[str, float]:
+        """Return the joules of the first of the results by part, and those of being on."""
+        squared = float(voltage_of(self.values).squared(result.clock_share[0]))
+        parts = {name: float(squared * c + m) for name, (c, m) in iteration.parts_j.items()}
+        rest_j = float(result.step_s[0] * result.power_w[0]) - sum(parts.values())
+        return {**parts, AT_REST: max(rest_j, 0.0)}
 
     def iteration_results(self, iterations: Sequence[Iteration], cap_w: float | None) -> Any:
         columns = np.array([each[:5] for each in iterations]).T
@@ -481,6 +501,58 @@ def least_energy(gpu: Gpu, forecast: Callable[[float], ServingForecast]) -> Serv
     each = [forecast(float(cap_w)) for cap_w in np.linspace(low, gpu.cap_max_w, 21)]
     kept = [found for found in each if found.is_below_cap]
     return min(kept or each[-1:], key=lambda found: found.token_j)
+
+
+class SteadyLoad(NamedTuple):
+    """A server that gets requests at a rate.
+
+    Attributes:
+        requests: that run at the same time, in the mean.
+        power_w: of all GPUs, in the mean.
+    """
+
+    requests: float
+    token_s: float
+    power_w: float
+
+
+def load_at_rate(
+    forecast: Callable[[int], ServingForecast], requests_per_s: float, idle_w: float
+) -> SteadyLoad:
+    """Return the steady state in which as many requests end as begin (Little's law).
+
+    Args:
+        forecast: of a concurrency.
+        requests_per_s: that arrive.
+        idle_w: power of all GPUs while no request runs.
+
+    Raises:
+        ConfigError: the server is slower than that, with what it answers at most.
+    """
+
+    def rate(found: ServingForecast) -> float:
+        return found.tokens_s / found.question.output
+
+    low = high = forecast(1)
+    if requests_per_s <= rate(low):
+        busy = requests_per_s / rate(low)
+        return SteadyLoad(busy, low.token_s, busy * low.power_w + (1 - busy) * idle_w)
+    while rate(high) < requests_per_s:
+        if high.question.concurrency == high.most_requests:
+            asked = high.question
+            raise ConfigError(
+                f"{requests_per_s:.3g} requests/s of {asked.model}: {asked.tp} x "
+                f"{high.gpu.product} answer at most {rate(high):.3g}; give the service more GPUs, "
+                "or fewer requests"
+            )
+        low, high = high, forecast(min(2 * high.question.concurrency, high.most_requests))
+    while high.question.concurrency - low.question.concurrency > 1:
+        middle = forecast((low.question.concurrency + high.question.concurrency) // 2)
+        low, high = (middle, high) if rate(middle) < requests_per_s else (low, middle)
+    share = (requests_per_s - rate(low)) / (rate(high) - rate(low))
+    requests = low.question.concurrency + share
+    power_w = low.power_w + share * (high.power_w - low.power_w)
+    return SteadyLoad(requests, low.token_s + share * (high.token_s - low.token_s), power_w)
 
 
 class _Kernel(NamedTuple):

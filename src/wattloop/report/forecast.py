@@ -20,6 +20,8 @@ from wattloop.predict.serving import ServingForecast
 from wattloop.report.document import Block, Chart, Fact, Facts, Note
 from wattloop.report.figures.prediction import parts_figure
 
+ONE_GPU = "predicted, of one GPU"
+
 
 def forecast_blocks(found: Forecast) -> list[Block]:
     step = found.prediction
@@ -94,8 +96,12 @@ def _picture(found: Forecast) -> Chart:
         "activations": work.activation_bytes,
     }
     held["context, inputs, temporary"] = max(0.0, needed - sum(held.values()))
-    bars = {"time of a step": found.prediction.terms_s, "memory at its peak": held}
-    return _parts("where", bars, "predicted, of one GPU")
+    bars = {
+        "time of a step": found.prediction.terms_s,
+        "energy of a step": found.prediction.terms_j,
+        "memory at its peak": held,
+    }
+    return _parts("where", {what: parts for what, parts in bars.items() if parts}, ONE_GPU)
 
 
 def _parts(name: str, bars: Mapping[str, Mapping[str, float]], subtitle: str) -> Chart:
@@ -126,7 +132,11 @@ def serving_blocks(found: ServingForecast, best: ServingForecast | None = None) 
     )
     blocks: list[Block] = [
         Facts(facts),
-        _parts("where", {"time of an iteration": found.parts_s}, "predicted, of one GPU"),
+        _parts(
+            "where",
+            {"time of an iteration": found.parts_s, "energy of an iteration": found.parts_j},
+            ONE_GPU,
+        ),
     ]
     if best is not None and best.question.cap_w is not None:
         blocks.append(
@@ -163,7 +173,11 @@ def plan_blocks(found: Plan) -> list[Block]:
         Fact("Energy per token", format_energy(best.token_j).partition(" (")[0]),
         Fact("Memory per GPU", format_bytes(best.memory_bytes)),
     )
-    bars = {"time of a step": best.parts_s, "memory of the fullest GPU": best.memory}
+    bars = {
+        "time of a step": best.parts_s,
+        "energy of a step": best.parts_j,
+        "memory of the fullest GPU": best.memory,
+    }
     table = Table.of(
         ("layout", "micro-batch", "checkpointing", "tokens/s", "power per GPU", "per token",
          "memory"),

@@ -55,6 +55,8 @@ def test_tensor_parallelism_divides_weights_and_costs_exchange() -> None:
     one, four = forecast("dp=1"), forecast("tp=4")
     assert four.memory["weights"] == pytest.approx(one.memory["weights"] / 4, rel=0.01)
     assert "tensor parallel exchange" in four.parts_s
+    assert sum(four.parts_j.values()) == pytest.approx(four.step_s * four.power_w)
+    assert four.parts_j["backward"] > four.parts_j["forward"] > four.parts_j["optimizer"] > 0
     assert one.step_s / 4 < four.step_s < one.step_s
     narrow = forecast("tp=4,sp")
     assert narrow.memory["activations"] < four.memory["activations"]

@@ -14,10 +14,14 @@ from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.forecaster import estimator_for
 from wattloop.predict.memory import memory_fit
+from wattloop.predict.parallel.layout import Links
+from wattloop.predict.parallel.model import ParallelModel, ParallelQuestion
 from wattloop.predict.prediction import Placement
+from wattloop.schedule.engine.machines import why_never
 from wattloop.schedule.estimates.analytic import AnalyticOracle, kind_workload
 from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.jobs import JobKind
+from wattloop.schedule.jobs.kind import ServiceLoad
 
 ORACLE = AnalyticOracle(thesis_cluster())
 TWO_NODES = AnalyticOracle(thesis_cluster(nodes=2, network_bytes_s=10e9))
@@ -194,6 +198,81 @@ def test_sources_are_told() -> None:
     assert ORACLE.options(VIT).source == (
         "kernels (a100-sxm-40, spec-only); kernels (h100-sxm, spec-only)"
     )
+
+
+LLAMA = JobKind("hf:llama-3.1-8b", "bf16", gpus=(8, 16), caps=(1.0, 0.6), types=("h100",))
+
+
+def test_a_layout_has_the_figures_of_predict() -> None:
+    """Time and power of every placement are those of `--parallel` with the cluster's links."""
+    kind = replace(LLAMA, parallel="tp=2,fsdp", checkpointing="full", sequence=4096, batches=(1, 2))
+    cluster = thesis_cluster(nodes=2, network_bytes_s=100e9)
+    found = AnalyticOracle(cluster).options(replace(kind, global_batch=32))
+    assert len(found) == 2 * 2 * 2
+    gpu = cluster.types[1].gpu
+    for row in range(len(found)):
+        alone = ParallelModel(gpu).forecast(
+            ParallelQuestion(
+                model="hf:llama-3.1-8b",
+                gpu=gpu.name,
+                layout=f"tp=2,fsdp={found.gpus[row] // 2}",
+                seq=4096,
+                micro_batch=int(found.batch[row]),
+                global_batch=32,
+                checkpointing="full",
+                cap_w=float(found.cap_w[row]),
+                links=Links.of(gpu, gpus_per_node=8, network_bytes_s=100e9),
+            )
+        )
+        assert found.step_s[row] == pytest.approx(alone.step_s)
+        assert found.sample_s[row] == pytest.approx(alone.step_s / 32)
+        assert found.samples[row] == 32
+        assert found.power_w[row] == pytest.approx(alone.power_w * found.gpus[row])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parallel": "tp=3"}, "tp x pp x cp = 3 does not divide 8 GPUs"),
+        ({"parallel": "pp=5,fsdp", "gpus": (10,), "may_spread": True}, "does not divide the 32"),
+        ({"parallel": "dp", "sequence": 8192}, r"needs \d+ of 79 GiB per GPU; more GPUs, sharding"),
+        ({"service": ServiceLoad(1e5)}, r"8 x .*|1 x .* answer at most"),
+        ({"service": ServiceLoad(1.0, tp=16)}, "cannot be divided into copies of 16"),
+        ({"service": ServiceLoad(8.0, most_token_s=1e-3)}, "not within 1; use more GPUs"),
+    ],
+)
+def test_a_layout_that_does_not_work_says_why(changes: dict[str, object], message: str) -> None:
+    """The table is empty, and the reason that jobs can never run names what would work."""
+    cluster = thesis_cluster(nodes=2, network_bytes_s=100e9)
+    kind = replace(LLAMA, **{"gpus": (8,), **changes})
+    found = AnalyticOracle(cluster).options(kind)
+    assert len(found) == 0
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(why_never(kind, found, cluster))
+
+
+def test_a_service_takes_its_time_everywhere_and_power_by_its_load() -> None:
+    """A second of it takes a second; more copies and lower limits change power only."""
+    load = ServiceLoad(8.0, prompt=512, output=256)
+    kind = replace(LLAMA, gpus=(1, 2, 4), service=load)
+    found = ORACLE.options(kind)
+    assert np.all(found.sample_s == 1.0)
+    by_place = {
+        (int(gpus), float(cap_w)): float(power_w)
+        for gpus, cap_w, power_w in zip(found.gpus, found.cap_w, found.power_w, strict=True)
+    }
+    assert by_place[2, 420.0] < by_place[2, 700.0] < by_place[4, 700.0]
+    half = ORACLE.options(replace(kind, gpus=(1,), service=load._replace(requests_per_s=4.0)))
+    assert by_place[2, 700.0] == pytest.approx(2 * half.power_w[0])
+    idle = ORACLE.options(replace(kind, gpus=(1,), service=load._replace(requests_per_s=1e-9)))
+    assert idle.power_w[0] == pytest.approx(thesis_cluster().types[1].idle_w, rel=1e-3)
+
+
+def test_a_service_is_told_apart_by_what_its_cache_depends_on() -> None:
+    """Another load, idle power or configuration never takes stored options of another."""
+    kind = replace(LLAMA, service=ServiceLoad(8.0))
+    other = replace(LLAMA, service=ServiceLoad(9.0))
+    assert ORACLE.fingerprint(kind) not in (None, ORACLE.fingerprint(other))
 
 
 def test_a_sharded_job_needs_less_memory_and_exchanges_more() -> None:

@@ -138,3 +138,33 @@ def test_shorthands() -> None:
     assert spec.models[0].model == "vit" and spec.models[1].template().trace_s == (3_600, np.inf)
     again = JobsSpec(**spec.model_dump(mode="json", by_alias=True))
     assert again.models[1].template() == spec.models[1].template()
+
+
+SERVED = {"model": "hf:llama-3.1-8b", "serve": {"requests_per_s": 4, "duration": ["1 h", "2 h"]}}
+
+
+def test_services_last_as_long_as_the_section_says() -> None:
+    """Work is in seconds, within the bounds; a single duration is that of all."""
+    jobs = JobsSpec(**{**MADE, "models": [SERVED]}).table(1, CLUSTER, ORACLE)
+    assert 3600 <= jobs.work.min() < jobs.work.max() <= 7200
+    assert jobs.kinds[0].label == "llama-3.1-8b service"
+    one = {**SERVED, "serve": {"requests_per_s": 4, "duration": 90}}
+    assert set(JobsSpec(**{**MADE, "models": [one]}).table(1, CLUSTER, ORACLE).work) == {90.0}
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({**SERVED, "serve": {"requests_per_s": 4}}, "generated services need serve.duration"),
+        ({**SERVED, "serve": {"duration": "1 h"}}, "requests_per_s: Field required"),
+        ({**SERVED, "sharding": "fsdp"}, "sharding is of a training; leave it out"),
+        ({**SERVED, "work": 5}, "work is of a training"),
+        ({**MODEL, "parallel": "tp=0"}, "tp=0 is not a whole number from 1 on"),
+        ({**MODEL, "parallel": "xp=2"}, "xp is not known; use dp, fsdp"),
+        ({**MODEL, "checkpointing": "full"}, "go with 'parallel', such as tp=2"),
+        ({**MODEL, "global_batch": 8}, "go with 'parallel', such as tp=2"),
+    ],
+)
+def test_what_a_layout_and_a_service_refuse(model: dict[str, Any], said: str) -> None:
+    """Each fault says which field, and what belongs there."""
+    assert said in faults({**MADE, "models": [model]})

@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs import JobKind, JobTable
+from wattloop.schedule.jobs.kind import ServiceLoad
 from wattloop.schedule.jobs.table import is_job_table, load_jobs, save_jobs
 
 KINDS = (
     JobKind("hf:google/vit, large", "fp32", (1, 2), (32,), (0.7, 1.0), ("a100",), 512, True),
     JobKind("bert"),
     JobKind("sharded", gpus=(8,), zero=3),
+    JobKind("hf:m", parallel="tp=4,pp=2", checkpointing="full", global_batch=64),
+    JobKind("hf:m", service=ServiceLoad(0.3, 100, 20, "fp8", 2, 0.05)),
+    JobKind("hf:m", service=ServiceLoad(1 / 3)),
 )
 JOBS = JobTable(
     kinds=KINDS,
@@ -27,6 +31,18 @@ JOBS = JobTable(
     priority=np.array([0, -3, 2]),
     names=("x", "y", "z"),
 )
+
+
+def test_every_kind_is_read_back_as_it_was(tmp_path) -> None:
+    """Layouts and services as well; a setting that is not known is refused with its line."""
+    number = np.arange(len(KINDS))
+    none = np.zeros(len(KINDS))
+    file = tmp_path / "jobs.csv"
+    save_jobs(JobTable(KINDS, ("ann",), none, number, none.astype(int), none + 1, none, none), file)
+    assert load_jobs(file).kinds == KINDS
+    file.write_text(file.read_text().replace("parallel=", "layout="))
+    with pytest.raises(ConfigError, match=r"jobs.csv:5: 'layout' is not one of zero, parallel"):
+        load_jobs(file)
 
 
 def same(one: JobTable, other: JobTable) -> bool:

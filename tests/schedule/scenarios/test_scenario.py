@@ -37,6 +37,31 @@ def test_a_world_is_ready_to_be_simulated(thesis: Scenario) -> None:
     assert result.refusals == 0
 
 
+def test_trainings_in_layouts_and_services_are_simulated(tmp_path: Path) -> None:
+    """FSDP jobs and services of a trace: services last as recorded, and every joule is counted."""
+    trace = tmp_path / "jobs.csv"
+    trace.write_text(
+        "submit_time,runtime,gpus,model\n0,3600,16,llama-70b\n60,1800,2,chat\n90,600,8,finetune\n"
+    )
+    models = load_scenario("llm").jobs.models
+    named = dict(zip(("finetune", "llama-70b", "chat", "chat-70b"), models, strict=True))
+    changes = {
+        f"jobs.models.{row}": each.model_copy(update={"called": [name]}).model_dump(
+            by_alias=True, exclude_unset=True
+        )
+        | {"called": [name]}
+        for row, (name, each) in enumerate(named.items())
+    }
+    scenario = load_scenario("llm", {**changes, "jobs.trace.file": str(trace), "oracle.noise": 0})
+    world = scenario.world(0)
+    settings = replace(world.settings, checks=True, strict=True)
+    parts = {"truth": world.truth, "oracle": world.oracle, "settings": settings}
+    result = Simulation(world.cluster, world.jobs, Zeus(), **parts).run()
+    assert result.is_done.all() and not result.never
+    assert [kind.service is not None for kind in world.jobs.kinds].count(True) == 1
+    assert result.finished_s[1] - result.started_s[1] == pytest.approx(1800)
+
+
 def test_seeds_make_worlds_that_repeat_and_differ(thesis: Scenario) -> None:
     """Jobs and what is believed of them come from the seed; the machines and the truth do not."""
     first, again, other = thesis.world(1), thesis.world(1), thesis.world(2)

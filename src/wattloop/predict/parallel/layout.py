@@ -95,10 +95,14 @@ class Layout:
     def parse(cls, text: str, gpus: int | None = None) -> "Layout":
         """Read `tp=4,pp=2,dp=16`; data parallelism takes the rest of `gpus` where it is not given.
 
+        `dp` and `fsdp` without a size take the rest as well.
+
         Raises:
             ConfigError: an unknown key, a value that is not a size, or GPUs left over.
         """
         given = dict(_pairs_of(text))
+        if given.get("dp") == "all":
+            del given["dp"]
         sizes = {key: _size(text, key, given.pop(key)) for key in ("tp", "pp", "cp", "ep")
                  if key in given}  # fmt: skip
         zero = _size(text, "zero", given.pop("zero", "0"), least=0)
@@ -112,7 +116,8 @@ class Layout:
             shard, copies = _hybrid(text, given.pop("hsdp"))
             zero = 3
         if "fsdp" in given:
-            shard, zero = _size(text, "fsdp", given.pop("fsdp")), 3
+            whole, zero = given.pop("fsdp"), 3
+            shard = 0 if whole == "all" else _size(text, "fsdp", whole)
         if "dp" in given:
             copies = _size(text, "dp", given.pop("dp"))
         if given:
@@ -150,7 +155,7 @@ class Layout:
 def _pairs_of(text: str) -> Iterator[tuple[str, str]]:
     for part in filter(None, re.split(r"[,\s]+", text.strip())):
         key, _, value = part.partition("=")
-        yield key.lower(), value or "1"
+        yield key.lower(), value or ("all" if key.lower() in ("dp", "fsdp") else "1")
 
 
 def _size(text: str, key: str, value: str, least: int = 1) -> int:

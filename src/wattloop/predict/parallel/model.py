@@ -20,7 +20,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.communication import GATHER_INTERFERENCE, INTERFERENCE
 from wattloop.predict.memory import CONTEXT_BYTES, FRAGMENTATION, RESERVED_SHARE
-from wattloop.predict.models.kernels.step import StepBatch, step_results
+from wattloop.predict.models.kernels.step import StepBatch, step_results, voltage_of
 from wattloop.predict.parallel.layout import Group, Layout, Links, check_layout
 from wattloop.predict.parallel.operations import (
     ATTENTION,
@@ -35,6 +35,7 @@ from wattloop.predict.parallel.operations import (
     layer_operations,
     optimizer_operations,
 )
+from wattloop.predict.prediction import AT_REST
 from wattloop.predict.serving import DecoderShape, decoder_named
 from wattloop.predict.workload.operation import MATRIX_KINDS, Kind, Operation, Phase
 
@@ -101,6 +102,7 @@ class ParallelForecast:
         memory: bytes on the fullest GPU by part.
         available_bytes: what a process can use of a GPU's memory.
         parts_s: seconds of the step by part.
+        parts_j: joules of a GPU in the mean, by part.
         clock_mhz: SM clock while computing.
         traffic_bytes: what one GPU sends in a step, by kind of parallelism.
     """
@@ -118,6 +120,7 @@ class ParallelForecast:
     memory: Mapping[str, float]
     available_bytes: float
     parts_s: Mapping[str, float]
+    parts_j: Mapping[str, float]
     clock_mhz: float
     traffic_bytes: Mapping[str, float]
     source: str
@@ -169,6 +172,7 @@ class ParallelForecast:
             "available_bytes": self.available_bytes,
             "fits": self.fits,
             "parts_s": dict(self.parts_s),
+            "parts_j": dict(self.parts_j),
             "traffic_bytes": dict(self.traffic_bytes),
             "clock_mhz": self.clock_mhz,
             "constants": self.source,
@@ -580,7 +584,7 @@ class _Step:
         return self.model.work(self.shape, self.shard, self.asked.checkpointing)
 
     def forecast(self) -> ParallelForecast:
-        parts, step_s, power_w, clock = self._settled()
+        parts, parts_j, step_s, power_w, clock = self._settled()
         asked, layout, shape = self.asked, self.layout, self.shape
         tokens = asked.micro_batch * self.count * layout.dp * asked.seq
         peak = self.model.gpu.matrix_flops.get(asked.precision, self.model.gpu.vector_flops["fp32"])
@@ -598,13 +602,14 @@ class _Step:
             memory=self.memory(),
             available_bytes=self.model.gpu.memory_bytes * (1 - RESERVED_SHARE),
             parts_s=parts,
+            parts_j=parts_j,
             clock_mhz=clock * self.model.gpu.boost_clock_mhz,
             traffic_bytes=dict(self.traffic),
             source=self.model.prices.source,
             notes=self._notes(),
         )
 
-    def _settled(self) -> tuple[dict[str, float], float, float, float]:
+    def _settled(self) -> tuple[dict[str, float], dict[str, float], float, float, float]:
         values = self.model.prices.constants.values
         cap_w = self.asked.cap_w or self.model.gpu.tdp_w
         stages, clock = self.stages(), 1.0
@@ -650,38 +655,36 @@ class _Step:
                 [0, 0, 0, 0, max(self.asked.exchange_w - rest_w, 0.0) * exchanging_s]
             )
         power_w = _results(mean, waiting_s, math.inf, clock, values, host=False)[1]
-        parts = self._parts(slowest, stages, between, clock)
+        work = self._parts(stages[slowest], slowest) | {"optimizer": optimizer}
+        parts = {name: self._busy_s(each, clock) for name, each in work.items()}
+        for sort, layers in stages[slowest].items():
+            for kind, seconds in between[sort].items():
+                name = f"{kind} parallel exchange"
+                parts[name] = parts.get(name, 0.0) + m * layers * seconds
         parts |= {
             "sharded weights and gradients": m * exposed[slowest],
             "sends between stages": m * send_s,
             "waiting for the host": m * host_s[slowest],
             "pipeline bubble": bubble_s,
             "gradients and weights after the last pass": last_s,
-            "optimizer": optimizer_s,
         }
-        return {k: s for k, s in parts.items() if s > 0}, step_s, power_w, clock
+        squared = float(voltage_of(values).squared(clock))
+        joules = {name: squared * each[3] + each[4] for name, each in work.items()}
+        at_rest_j = step_s * (values["power.idle_w"] + values["power.static_w"])
+        # Stages differ: the parts are those of the slowest, their sum is that of the mean one.
+        scale = max(step_s * power_w - at_rest_j, 0.0) / sum(joules.values())
+        parts_j = {name: float(scale * each) for name, each in joules.items() if each > 0}
+        parts = {k: s for k, s in parts.items() if s > 0}
+        return parts, {**parts_j, AT_REST: at_rest_j}, step_s, power_w, clock
 
-    def _parts(
-        self,
-        slowest: int,
-        stages: list[dict[str, float]],
-        between: Mapping[str, Mapping[str, float]],
-        clock: float,
-    ) -> dict[str, float]:
-        parts: dict[str, float] = {}
-
-        def add(name: str, seconds: float) -> None:
-            parts[name] = parts.get(name, 0.0) + self.count * seconds
-
-        for sort, layers in stages[slowest].items():
-            names = ("forward", "backward", "recomputed forward")
+    def _parts(self, stage: Mapping[str, float], index: int) -> dict[str, Work]:
+        """Return what a GPU of a stage computes in a step by part."""
+        names = ("forward", "backward", "recomputed forward")
+        parts = dict.fromkeys(names, NO_WORK)
+        for sort, layers in stage.items():
             for name, work in zip(names, self.work.layers[sort], strict=True):
-                add(name, layers * self._busy_s(work, clock))
-            for kind, seconds in between[sort].items():
-                add(f"{kind} parallel exchange", layers * seconds)
-        ends = self._ends(slowest)
-        add("embedding, logits and loss", self._busy_s(ends, clock))
-        return parts
+                parts[name] = parts[name] + self.count * layers * work
+        return {**parts, "embedding, logits and loss": self.count * self._ends(index)}
 
     def _ends(self, stage: int) -> Work:
         work = NO_WORK.copy()

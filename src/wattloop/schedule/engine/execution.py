@@ -86,7 +86,7 @@ def job_options(kind: JobKind, truth: Oracle, oracle: Oracle, cluster: Cluster) 
         true.power_w.tolist(),
         true.sample_s.tolist(),
         estimated.sample_s.tolist(),
-        (true.batch * true.gpus).astype(float).tolist(),
+        true.samples.tolist(),
         (idle_w[true.type_index] * true.gpus).tolist(),
     )
     return [JobOption._make(row) for row in zip(*columns, strict=True)]

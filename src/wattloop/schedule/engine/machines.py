@@ -165,7 +165,8 @@ def why_never(kind: JobKind, options: PlacementOptions, cluster: Cluster) -> str
     most = max((n for each, n in by_type if not kind.types or each.name in kind.types), default=0)
     least = min(kind.gpus)
     if least <= most and not len(options):
-        return f"{kind.label}: fits no GPU of the cluster in any of its settings"
+        reason = options.source if kind.is_laid_out else ""
+        return f"{kind.label}: {reason or 'fits no GPU of the cluster in any of its settings'}"
     free = Machines(cluster).free
     if any(free.fits(shape) for shape in set(options.shapes())):
         return ""

@@ -23,13 +23,17 @@ from wattloop.predict.prediction import HOP_S, Placement
 from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions, Placements, placements_of
-from wattloop.schedule.jobs.kind import JobKind
+from wattloop.schedule.jobs.kind import JobKind, ServiceLoad
 from wattloop.version import __version__
 
 if TYPE_CHECKING:
+    from wattloop.predict.parallel.model import ParallelModel
     from wattloop.predict.request import Question
+    from wattloop.predict.serving import DecoderShape
 
 
+DEFAULT_SEQUENCE = 2048
+"""Tokens of a sequence of a job with a layout."""
 SHIPPED = Path(__file__).with_name("saved_workloads")
 """Folder of workloads saved by scripts/make_workloads.py."""
 
@@ -76,12 +80,12 @@ def analytic_fingerprint(
     kind: JobKind, cluster: Cluster, estimator: str, calibrations: Mapping[str, str]
 ) -> list[str] | None:
     """Return version, code, kind, machines, constants and workloads; None when unknown."""
-    workloads = _workloads(kind)
+    workloads = [_configuration(kind.model)] if kind.is_laid_out else _workloads(kind)
     if workloads is None:
         return None
     machines = [
         f"{each.name} {each.gpu} {each.limit_w} {each.link_bytes_s} {each.exchange_w} "
-        f"{each.exchange_hop_s} "
+        f"{each.exchange_hop_s} {each.idle_w} "
         f"{cluster.gpus_by_type[number]} {cluster.gpus_per_node(number)} "
         f"{sum(group.nodes for group in cluster.groups if group.type_name == each.name)}"
         for number, each in enumerate(cluster.types)
@@ -92,6 +96,12 @@ def analytic_fingerprint(
         *("analytic", __version__, *_code(), repr(kind), estimator),
         *(network, *machines, *constants, *workloads),
     ]
+
+
+def _configuration(model: str) -> str:
+    """Return the content of a configuration that is a file; those of names are part of the code."""
+    path = user_path(model.removeprefix("hf:"))
+    return _content(path / "config.json" if path.is_dir() else path)
 
 
 def _workloads(kind: JobKind) -> list[str] | None:
@@ -197,6 +207,47 @@ def _point(model: Model, workload: Workload, placement: Placement) -> tuple[floa
     return step_s, energy_j / step_s, found.model
 
 
+class LaidOut(NamedTuple):
+    """Figures of all GPUs of a layout or a service."""
+
+    sample_s: float
+    power_w: float
+    step_s: float
+    source: str
+
+
+def _service_figures(
+    load: ServiceLoad, shape: "DecoderShape", where: Placement, idle_w: float
+) -> LaidOut:
+    """Return a second of a service: its time is given, its power follows from its load."""
+    from wattloop.predict.serving import ServingModel, ServingQuestion, load_at_rate
+
+    gpu, gpus = where.gpu, where.gpus
+    copies, left = divmod(gpus, load.tp)
+    if left or not copies:
+        raise ConfigError(
+            f"{gpus} GPUs cannot be divided into copies of {load.tp}; use multiples of serve.tp"
+        )
+    if load.tp > where.gpus_per_node:
+        raise ConfigError(f"the {load.tp} GPUs of serve.tp, which share layers, need one node")
+    model = ServingModel(gpu)
+    asked = ServingQuestion(
+        model=shape.name, gpu=gpu.name, prompt=load.prompt, output=load.output,
+        weights=load.weights, tp=load.tp, cap_w=where.cap_w,
+    )  # fmt: skip
+    steady = load_at_rate(
+        lambda requests: model.forecast(replace(asked, concurrency=requests), shape),
+        load.requests_per_s / copies,
+        load.tp * idle_w,
+    )
+    if steady.token_s > load.most_token_s:
+        raise ConfigError(
+            f"{load.requests_per_s:g} requests/s on {gpus} x {gpu.product}: a token every "
+            f"{1e3 * steady.token_s:.3g} ms, not within {1e3 * load.most_token_s:g}; use more GPUs"
+        )
+    return LaidOut(1.0, steady.power_w * copies, 1.0, model.source)
+
+
 Floats = NDArray[np.float64]
 
 
@@ -223,6 +274,7 @@ class AnalyticOracle(Oracle):
         self._options: dict[JobKind, PlacementOptions] = {}
         self._workloads: dict[tuple[str, str, int | None, int], Workload] = {}
         self._models: dict[int, Model] = {}
+        self._layouts: dict[str, ParallelModel] = {}
 
     def options(self, kind: JobKind) -> PlacementOptions:
         if kind not in self._options:
@@ -234,6 +286,8 @@ class AnalyticOracle(Oracle):
 
     def _predicted(self, kind: JobKind) -> PlacementOptions:
         rows = placements_of(kind, self.cluster)
+        if kind.is_laid_out:
+            return self._laid_out(kind, rows)
         workloads = {batch: self._workload(kind, batch) for batch in np.unique(rows.batch).tolist()}
         step_s, power_w = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
         sources = []
@@ -286,6 +340,83 @@ class AnalyticOracle(Oracle):
         place = np.searchsorted(batches, rows.batch[mine]), np.array(at)
         step_s = np.where(fits, figures.step_s[place], np.nan)
         return StepFigures(step_s, figures.power_w[place], figures.source)
+
+    def _laid_out(self, kind: JobKind, rows: Placements) -> PlacementOptions:
+        """Return the figures of a layout or a service, from the sizes of its decoder.
+
+        The source of an empty table is why the first placement does not work.
+        """
+        from wattloop.predict.serving import decoder_named
+
+        try:
+            shape = decoder_named(kind.model)
+        except ConfigError as error:
+            raise ConfigError(f"job kind {kind.label}: {error}") from None
+        figures = np.full((3, len(rows)), np.nan)
+        sources: dict[str, None] = {}
+        faults: list[str] = []
+        columns = (rows.type_index, rows.gpus, rows.spread, rows.cap_w, rows.batch)
+        for row, (number, gpus, spread, cap_w, batch) in enumerate(
+            zip(*(each.tolist() for each in columns), strict=True)
+        ):
+            where = self._placement(number, gpus, spread, cap_w)
+            try:
+                if kind.service is not None:
+                    idle_w = self.cluster.types[number].idle_w
+                    *found, source = _service_figures(kind.service, shape, where, idle_w)
+                else:
+                    *found, source = self._layout_figures(kind, shape, where, batch)
+            except ConfigError as error:
+                faults.append(str(error))
+                continue
+            figures[:, row] = found
+            sources[f"decoder ({where.gpu.name}, {source})"] = None
+        source = "; ".join(sources) or next(iter(faults), "")
+        return rows.options(figures[0], figures[1], figures[2], source)
+
+    def _layout_figures(
+        self,
+        kind: JobKind,
+        shape: "DecoderShape",
+        where: Placement,
+        batch: int,
+    ) -> "LaidOut":
+        from wattloop.predict.parallel.layout import Layout, Links
+        from wattloop.predict.parallel.model import ParallelModel, ParallelQuestion
+
+        gpu = where.gpu
+        if gpu.name not in self._layouts:
+            self._layouts[gpu.name] = ParallelModel(gpu)
+        layout = Layout.parse(kind.parallel, where.gpus)
+        asked = ParallelQuestion(
+            model=shape,
+            gpu=gpu.name,
+            layout=replace(layout, zero=kind.zero) if kind.zero else layout,
+            seq=kind.sequence or DEFAULT_SEQUENCE,
+            micro_batch=batch,
+            global_batch=kind.global_batch,
+            precision=kind.precision or "bf16",
+            checkpointing=kind.checkpointing,
+            cap_w=where.cap_w,
+            exchange_w=where.exchange_w,
+            links=Links.of(
+                gpu,
+                gpus_per_node=where.gpus_per_node,
+                network_bytes_s=where.network_bytes_s,
+                link_bytes_s=where.link_bytes_s,
+                hop_s=self.cluster.hop_s,
+            ),
+        )
+        found = self._layouts[gpu.name].forecast(asked)
+        if not found.fits:
+            raise ConfigError(
+                f"{found.layout} on {where.gpus} x {gpu.product} needs "
+                f"{found.memory_bytes / 2**30:.0f} of {found.available_bytes / 2**30:.0f} GiB per "
+                "GPU; more GPUs, sharding: fsdp or checkpointing: full take less on each"
+            )
+        samples = found.tokens_s * found.step_s / asked.seq
+        power_w = found.power_w * where.gpus
+        return LaidOut(found.step_s / samples, power_w, found.step_s, found.source)
 
     def _workload(self, kind: JobKind, batch: int) -> "Workload":
         key = (kind.model, kind.precision, kind.sequence, batch)

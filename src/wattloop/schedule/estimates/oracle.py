@@ -50,6 +50,11 @@ class PlacementOptions:
     def __len__(self) -> int:
         return len(self.gpus)
 
+    @cached_property
+    def samples(self) -> NDArray[np.float64]:
+        """Return the samples of one step, of all GPUs together."""
+        return np.rint(self.step_s / np.maximum(self.sample_s, 1e-300))
+
     def shape(self, option: int) -> Shape:
         return self._shapes[option]
 

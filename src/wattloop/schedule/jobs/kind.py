@@ -2,9 +2,29 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class ServiceLoad(NamedTuple):
+    """Requests that a served language model answers.
+
+    Attributes:
+        requests_per_s: of all its GPUs together.
+        prompt, output: tokens of a request, read and generated.
+        weights: arithmetic type of the weights.
+        tp: GPUs that share every layer; a service has as many copies as its GPUs allow.
+        most_token_s: longest mean time between two tokens of a request.
+    """
+
+    requests_per_s: float
+    prompt: int = 512
+    output: int = 512
+    weights: str = "bf16"
+    tp: int = 1
+    most_token_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +43,11 @@ class JobKind:
         may_spread: GPUs that would fit into one node may come from several, over the network.
         zero: what its GPUs divide: 0 nothing, 1 the optimizer's state, 2 gradients as well, 3
             weights as well (FSDP).
+        parallel: layout of a decoder over its GPUs, such as `tp=4,pp=2`; data parallelism takes the
+            rest, and batches are sequences of one pass of a data parallel group.
+        checkpointing, global_batch: of a job with a layout; sequences of a step, None for one pass
+            per stage.
+        service: the job answers requests instead of training; its work is in seconds.
     """
 
     model: str
@@ -34,10 +59,20 @@ class JobKind:
     sequence: int | None = None
     may_spread: bool = False
     zero: int = 0
+    parallel: str = ""
+    checkpointing: str = "none"
+    global_batch: int | None = None
+    service: ServiceLoad | None = None
 
     @property
     def label(self) -> str:
-        return f"{self.model.rpartition('/')[2].removeprefix('hf:')} {self.precision}".strip()
+        what = self.precision if self.service is None else "service"
+        return f"{self.model.rpartition('/')[2].removeprefix('hf:')} {what}".strip()
+
+    @property
+    def is_laid_out(self) -> bool:
+        """Return True if its figures come from the sizes of a decoder, not from a traced step."""
+        return bool(self.parallel) or self.service is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Schema of a scenario's `jobs` section; selection and scaling of a trace."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -14,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.units import format_duration
+from wattloop.predict.parallel.layout import Layout
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle
 from wattloop.schedule.jobs.attributes import (
@@ -25,7 +27,7 @@ from wattloop.schedule.jobs.attributes import (
     weighted_choice,
 )
 from wattloop.schedule.jobs.completion import Completion
-from wattloop.schedule.jobs.kind import JobKind, JobTemplate
+from wattloop.schedule.jobs.kind import JobKind, JobTemplate, ServiceLoad
 from wattloop.schedule.jobs.table import JobTable, is_job_table, load_jobs
 from wattloop.schedule.traces.reader import read_trace
 from wattloop.schedule.traces.trace import Trace
@@ -36,6 +38,7 @@ from wattloop.schedule.yaml_model import (
     Seconds,
     StrictModel,
     number,
+    one_or_many,
     seconds,
 )
 
@@ -288,6 +291,29 @@ class WorkSpec(StrictModel):
 SHARDING = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 
 
+class ServiceSpec(StrictModel):
+    """Load of a model that answers requests (`ServiceLoad`); `duration` may be from and to."""
+
+    requests_per_s: Positive
+    prompt: Most = 512
+    output: Most = 512
+    weights: Literal["bf16", "fp16", "fp8", "int4"] = "bf16"
+    tp: Most = 1
+    most_token_s: Annotated[PositiveSeconds | None, Field(alias="token_within")] = None
+    duration: Annotated[
+        list[PositiveSeconds], BeforeValidator(one_or_many), Field(min_length=1, max_length=2)
+    ] = Field(default_factory=list, validate_default=False)
+
+    def load(self) -> ServiceLoad:
+        values = self.model_dump(exclude={"duration"}, exclude_none=True)
+        return ServiceLoad(**values)
+
+
+OF_TRAINING = frozenset(("parallel", "checkpointing", "global_batch", "sharding", "sequence")) | {
+    *("batches", "precision", "work")
+}
+
+
 class ModelSpec(StrictModel):
     """Model. `work` is for generated jobs; the last three fields are for traces.
 
@@ -304,6 +330,10 @@ class ModelSpec(StrictModel):
     sequence: Most | None = None
     spread: bool = False
     sharding: Literal["none", "zero1", "zero2", "zero3", "fsdp"] = "none"
+    parallel: str = ""
+    checkpointing: Literal["none", "selective", "half", "full"] = "none"
+    global_batch: Most | None = None
+    serve: ServiceSpec | None = None
     weight: Positive = 1.0
     work: WorkSpec | None = None
     when_gpus: Bounds | None = None
@@ -327,7 +357,21 @@ class ModelSpec(StrictModel):
             raise ValueError(f"write from and to, in this order, not {value[0]:g} and {value[1]:g}")
         return value
 
+    @model_validator(mode="after")
+    def _of_decoders(self) -> Self:
+        given = self.model_fields_set.intersection(OF_TRAINING)
+        if self.serve is not None and given:
+            raise ValueError(f"{min(given)} is of a training; leave it out of a job with 'serve'")
+        if not self.parallel and (self.global_batch or self.checkpointing != "none"):
+            raise ValueError("checkpointing and global_batch go with 'parallel', such as tp=2")
+        try:
+            Layout.parse(self.parallel)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
+
     def template(self) -> JobTemplate:
+        serve = self.serve
         kind = JobKind(
             model=self.model,
             precision=self.precision,
@@ -338,8 +382,14 @@ class ModelSpec(StrictModel):
             sequence=self.sequence,
             may_spread=self.spread,
             zero=SHARDING[self.sharding],
+            parallel=re.sub(r"[,\s]+", ",", self.parallel.strip()),
+            checkpointing=self.checkpointing,
+            global_batch=self.global_batch,
+            service=None if serve is None else serve.load(),
         )
         least, most = self.work.bounds() if self.work is not None else (math.nan, math.nan)
+        if serve is not None and serve.duration:
+            least, most = min(serve.duration), max(serve.duration)
         gpus, lasting = self.when_gpus or (0.0, math.inf), self.when_duration or (0.0, math.inf)
         return JobTemplate(
             kind=kind,
@@ -437,7 +487,11 @@ class JobsSpec(StrictModel):
         if (self.generate is None) == (self.trace is None):
             raise ValueError("give either 'generate' or 'trace'")
         for position, model in enumerate(self.models):
-            if model.work is None and self.generate is not None:
+            if self.generate is None:
+                continue
+            if model.serve is not None and not model.serve.duration:
+                raise ValueError(f"models.{position}: generated services need serve.duration")
+            if model.serve is None and model.work is None:
                 raise ValueError(f"models.{position}: generated jobs need 'work', in samples")
         return self
 

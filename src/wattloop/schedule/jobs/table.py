@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
-from wattloop.schedule.jobs.kind import JobKind
+from wattloop.schedule.jobs.kind import JobKind, ServiceLoad
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,10 @@ def remove_caps(jobs: JobTable) -> JobTable:
 
 
 OF_KIND = ("model", "precision", "gpus", "batches", "caps", "types", "sequence", "spread")
+LATER = {
+    "zero": 0, "parallel": "", "checkpointing": "none", "global_batch": None, "service": None
+}  # fmt: skip
+"""Fields of a kind in the last column -> their value where they are left out."""
 HEADER = ("name", "arrival_s", "user", *OF_KIND, "work", "deadline_s", "priority")
 NUMBERS = ("arrival_s", "work", "deadline_s", "priority")
 ROWS_AT_ONCE = 50_000
@@ -151,9 +156,30 @@ def _words(kind: JobKind) -> tuple[str, ...]:
     lists = (kind.gpus, kind.batches, kind.caps, kind.types)
     sequence = "" if kind.sequence is None else str(kind.sequence)
     joined = (" ".join(map(str, values)) for values in lists)
-    # Sharding came later: it is a word after yes or no, so that older files stay readable.
-    spread = ("yes" if kind.may_spread else "no") + (f" zero={kind.zero}" if kind.zero else "")
-    return (kind.model, kind.precision, *joined, sequence, spread)
+    # These came later: words after yes or no, so that older files stay readable.
+    later: list[str] = ["yes" if kind.may_spread else "no"]
+    for name, unset in LATER.items():
+        value = getattr(kind, name)
+        if value != unset:
+            text = "/".join(map(str, value)) if name == "service" else value
+            later.append(f"{name}={text}")
+    return (kind.model, kind.precision, *joined, sequence, " ".join(later))
+
+
+def _later(words: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, _, text in (word.partition("=") for word in words):
+        if name not in LATER:
+            raise ValueError(f"'{name}' is not one of {', '.join(LATER)}")
+        found[name] = text if isinstance(LATER[name], str) else text and _loaded(name, text)
+    return found
+
+
+def _loaded(name: str, text: str) -> Any:
+    if name != "service":
+        return int(text)
+    rate, prompt, output, weights, tp, token_s = text.split("/")
+    return ServiceLoad(float(rate), int(prompt), int(output), weights, int(tp), float(token_s))
 
 
 def _kind(words: tuple[str, ...], where: str) -> JobKind:
@@ -168,7 +194,7 @@ def _kind(words: tuple[str, ...], where: str) -> JobKind:
             types=tuple(types.split()),
             sequence=int(sequence) if sequence else None,
             may_spread=spread.partition(" ")[0] == "yes",
-            zero=int(spread.partition("zero=")[2] or 0),
+            **_later(spread.split()[1:]),
         )
     except ValueError as error:
         raise ConfigError(f"{where}: {error}; lists have spaces between their values") from None

@@ -205,7 +205,7 @@ class PolluxOsdi21(Policy):
 
     def _goodput(self, view: ClusterView, job: int) -> NDArray[np.float64]:
         estimates = view.queue.estimates_for(job, 1.0)
-        samples = estimates.options.batch * estimates.gpus
+        samples = estimates.options.samples
         efficiency: NDArray[np.float64] = np.ones(len(samples))
         if self.noise_scale:
             efficiency = (self.noise_scale + samples.min()) / (self.noise_scale + samples)

@@ -96,6 +96,8 @@ def test_terms_name_phase_and_kind_and_add_up() -> None:
     """The seconds of a compute-bound step by phase and kind sum to its GPU time."""
     step = MODEL.predict(transformer_step(batch=64), HERE)
     assert "backward.gemm" in step.terms_s
+    assert sum(step.terms_j.values()) == pytest.approx(step.energy_j)
+    assert step.terms_j["backward.gemm"] > step.terms_j["forward.gemm"] > 0
     assert sum(step.terms_s.values()) == pytest.approx(step.gpu_s, rel=0.05)
     timed = MODEL.timed_operations(transformer_step(batch=64), HERE.gpu)
     at_full_clock_s = sum(value for name, value in step.terms_s.items() if "." in name)

@@ -17,9 +17,10 @@ from wattloop.predict.models.kernels.step import (
     all_pairs,
     profile_of,
     step_results,
+    voltage_of,
 )
 from wattloop.predict.models.model import MeasuredStep, Model
-from wattloop.predict.prediction import Placement, Prediction, Regime
+from wattloop.predict.prediction import AT_REST, Placement, Prediction, Regime
 from wattloop.predict.workload.operation import Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
@@ -72,6 +73,7 @@ class KernelModel(Model):
             gpus=placement.gpus,
             regime=_regime(steps, result, profile),
             terms_s=_terms(steps, profile, share),
+            terms_j=self._terms_j(profile, share, step_s * float(result.power_w[0])),
             gpu_s=float(result.gpu_s[0]),
             host_s=float(steps.host_s[0]),
             far=profile.far,
@@ -84,6 +86,12 @@ class KernelModel(Model):
             if self._intervals
             else (prediction)
         )
+
+    def _terms_j(self, profile: StepProfile, share: float, energy_j: float) -> dict[str, float]:
+        """Return what each kind of work adds, and what the GPU draws whatever it does."""
+        squared = float(voltage_of(self._constants.values).squared(share))
+        terms = {name: c * squared + m for name, (c, m) in profile.terms_j.items()}
+        return {**terms, AT_REST: max(energy_j - sum(terms.values()), 0.0)}
 
     def placed(self, point: MeasuredStep) -> Placement:
         """Placement at its host's speed, where the fit has other points of its session."""

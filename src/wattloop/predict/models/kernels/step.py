@@ -199,6 +199,7 @@ class StepProfile:
         launch_share: part of GPU time that is only the minimum time of small kernels.
         far: distance of operations from microbenchmarks by GPU time; 0 right there, 1 out of reach.
         terms_s: GPU seconds of a step by phase and kind.
+        terms_j: its joules of multiprocessors at full clock, and of memory, likewise.
         work: FLOPs by unit, bytes and busy seconds of a step (`work.WORK`).
         counts: what the host has to do.
         gather_bytes: weights as a sharded model gathers them.
@@ -214,6 +215,7 @@ class StepProfile:
     launch_share: float
     far: float
     terms_s: Mapping[str, float]
+    terms_j: Mapping[str, tuple[float, float]]
     work: Mapping[str, float]
     counts: HostCounts
     gather_bytes: float = 0.0
@@ -250,6 +252,7 @@ def profile_of(
         )
 
     busy = float((total * repeats).sum())
+    memory_terms_j = _terms(table, memory_j * repeats)
     floor = values["kernel.minimum_s"] * table.kernels * table.count * repeats
     return StepProfile(
         name=workload.name,
@@ -262,6 +265,10 @@ def profile_of(
         launch_share=float(floor.sum()) / busy if busy else 0.0,
         far=float((times.far * total * repeats).sum()) / busy if busy else 0.0,
         terms_s=_terms(table, total * repeats),
+        terms_j={
+            name: (of_compute, memory_terms_j[name])
+            for name, of_compute in _terms(table, compute_j * repeats).items()
+        },
         work={
             name: float((column * repeats).sum()) for name, column in zip(WORK, work, strict=True)
         },
@@ -279,9 +286,9 @@ def joules(work: Floats, values: Values) -> tuple[Floats, Floats]:
     return each[~is_memory].sum(axis=0), each[is_memory].sum(axis=0)
 
 
-def _terms(table: OperationTable, seconds: Floats) -> dict[str, float]:
+def _terms(table: OperationTable, values: Floats) -> dict[str, float]:
     terms: dict[str, float] = {}
-    for op, value in zip(table.operations, seconds.tolist(), strict=True):
+    for op, value in zip(table.operations, values.tolist(), strict=True):
         name = f"{op.phase}.{op.kind}"
         terms[name] = terms.get(name, 0.0) + value
     return dict(sorted(terms.items(), key=lambda item: -item[1]))
