@@ -7,6 +7,7 @@ layouts are judged) and data/published_layouts.csv next to this program.
 """
 
 import csv
+import math
 import os
 import resource
 import subprocess
@@ -23,9 +24,11 @@ from scipy.optimize import minimize
 from bars import Bar, Page, Table, arguments, publish
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_named
+from wattloop.predict.intervals import CONFIDENCE, Intervals, Residual
 from wattloop.predict.parallel.layout import Layout
 from wattloop.predict.parallel.model import (
     SHIPPED,
+    SPREADS,
     ParallelForecast,
     ParallelModel,
     ParallelQuestion,
@@ -407,6 +410,7 @@ def published_page(rows: Sequence[Row]) -> tuple[list[Bar], list[Table]]:
         Bar("the same with DeepSpeed's ZeRO 3", error(predicted, of), "%", None,
             {"6ND": error(baseline, of)}, note=f"{len(of)} rows"),
     ]  # fmt: skip
+    bars += interval_bars(pairs)
     sources = list(dict.fromkeys(row.source for row in of))
     by_source = []
     for source in sources:
@@ -426,6 +430,36 @@ def published_page(rows: Sequence[Row]) -> tuple[list[Bar], list[Table]]:
         Table("Published layouts, tokens/s per GPU",
               ["source", "model", "GPU", "layout", "precision", "checkpoints", "measured",
                "predicted", "error"], every),
+    ]  # fmt: skip
+
+
+def interval_bars(pairs: Sequence[tuple[Row, ParallelForecast]]) -> list[Bar]:
+    """Return how 90% intervals from the residuals of all other sources do."""
+    inside, halves, sizes, means = [], [], [], {}
+    for kind in SPREADS:
+        some = [
+            Residual(row.source, "gpu", float(np.log(forecast.tokens_s / row.tokens_s)))
+            for row, forecast in pairs
+            if (forecast.active_parameters < forecast.parameters) == (kind == "experts")
+        ]
+        own = sorted(abs(each.time) for each in some)
+        means[kind] = Intervals.exponential(some).half_width("time", "gpu", CONFIDENCE)
+        for each in some:
+            others = [other for other in some if other.group != each.group]
+            half = Intervals.exponential(others).half_width("time", "gpu", CONFIDENCE)
+            inside.append(abs(each.time) <= half)
+            halves.append(half)
+            sizes.append(own[math.ceil(CONFIDENCE * len(own)) - 1])
+    covers = 100 * float(np.mean(inside))
+    note = ", ".join(
+        f"{name} within a factor of {np.exp(half):.2f}" for name, half in means.items()
+    )
+    return [
+        Bar("90% intervals of layouts cover", covers, "%", 85, at_least=True, note=note),
+        Bar("90% intervals of layouts cover at most", covers, "%", 95),
+        Bar("their mean width over the best constant ones",
+            float(np.mean(halves) / np.mean(sizes)), "", 1.3,
+            note="from residuals of other sources, dense models and experts apart"),
     ]  # fmt: skip
 
 

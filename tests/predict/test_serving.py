@@ -40,6 +40,8 @@ QWEN = ServingQuestion(model="hf:qwen3-8b", gpu="h100-sxm", concurrency=64, prom
         ("mistral-small-24b", 23.6, 23.6),
         ("qwen3-0.6b", 0.6, 0.6),
         ("deepseek-v3", 671.0, 37.0),
+        ("llama-4-scout", 107.8, 17.2),
+        ("llama-4-maverick", 400.7, 17.2),
     ],
 )
 def test_parameters_are_those_that_makers_publish(

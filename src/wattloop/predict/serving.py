@@ -170,7 +170,15 @@ class DecoderShape:
             cache_width, kv_heads, head_dim = latent + rope, 1, (key + value) // 2
             cache_flops = 2.0 * heads * (2 * latent + rope)
         each = size("moe_intermediate_size", missing=inner)
-        window = size("sliding_window", missing=0)
+        shared, dense = (
+            size("n_shared_experts", missing=0),
+            size("first_k_dense_replace", missing=0),
+        )
+        if config.get("model_type") in LLAMA_4:
+            # Every n-th layer has experts, one of which every token uses; the others are dense.
+            shared, dense = 1, layers - layers // size("interleave_moe_layer_step", missing=1)
+            inner = size("intermediate_size_mlp")
+        window = size("sliding_window", "attention_chunk_size", missing=0)
         return cls(
             name=name,
             hidden=hidden,
@@ -185,8 +193,8 @@ class DecoderShape:
             experts=experts,
             active=size("num_experts_per_tok", "moe_topk", missing=min(2, experts)),
             expert_inner=each if experts else 0,
-            shared_inner=each * size("n_shared_experts", missing=0) if experts else 0,
-            dense_layers=size("first_k_dense_replace", missing=0) if experts else 0,
+            shared_inner=each * shared if experts else 0,
+            dense_layers=dense if experts else 0,
             window=window,
             windowed_layers=_windowed(config, layers) if window else 0,
             positions=size("max_position_embeddings", "n_positions", missing=0),
@@ -199,12 +207,15 @@ class DecoderShape:
 NOT_DECODERS = frozenset(
     ("albert", "bart", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra")
 ) | {"longformer", "mbart", "mpnet", "roberta", "t5", "vit", "xlm-roberta"}
-NOT_READ = frozenset(("falcon", "jamba", "llama4", "llama4_text", "mamba", "qwen2_moe"))
+NOT_READ = frozenset(("falcon", "jamba", "mamba", "qwen2_moe"))
 UNGATED = frozenset(("gpt2", "gpt_neo", "gptj", "gpt_neox", "bloom", "opt", "phi", "falcon"))
 """Models whose feed-forward part has two matrices."""
 TIED = frozenset(("gpt2", "gpt_neo", "bloom", "opt", "gemma", "gemma2", "gemma3", "gemma3_text"))
 """Models that share embedding and output matrix unless their configuration says otherwise."""
-GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2}
+LLAMA_4 = frozenset(("llama4", "llama4_text"))
+GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2} | dict.fromkeys(
+    LLAMA_4, 4
+)
 """Models in which only every n-th layer sees all tokens, unless their configuration says so."""
 
 

@@ -167,7 +167,7 @@ def plan_blocks(found: Plan) -> list[Block]:
         return [Note(found.answer, tone="warning", title="Does not fit:"), said]
     facts = (
         Fact("Best layout", str(best.layout), f"{best.question.checkpointing} checkpointing"),
-        Fact("Step", format_duration(best.step_s)),
+        Fact("Step", format_duration(best.step_s), _between(best.step_interval, format_duration)),
         Fact("Throughput", f"{format_number(best.tokens_s)} tokens/s"),
         Fact("Power per GPU", format_power(best.power_w)),
         Fact("Energy per token", format_energy(best.token_j).partition(" (")[0]),

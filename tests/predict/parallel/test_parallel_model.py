@@ -128,3 +128,17 @@ def test_flops_follow_the_rule_of_six() -> None:
     # 6 N and attention: s / 2 pairs per token, 12 l h each
     expected = 6 * (8.03e9 - 128256 * 4096) + 12 * 32 * 4096 * 2048
     assert model_flops(LLAMA, 4096) == pytest.approx(expected, rel=0.01)
+
+
+def test_intervals_are_wider_for_mixtures_of_experts() -> None:
+    """Nine of ten published trainings lie within; the answer for programs has it as well."""
+    dense, experts = (
+        MODEL.forecast(ParallelQuestion(model=f"hf:{name}", layout="fsdp=8", seq=1024))
+        for name in ("llama-3.1-8b", "gpt-oss-20b")
+    )
+    for found in (dense, experts):
+        low, high, confidence = found.step_interval
+        assert low * high == pytest.approx(found.step_s**2) and confidence == 0.9
+        assert found.to_dict()["step_interval_s"] == [low, high]
+    wider, narrow = (each.step_interval.high / each.step_s for each in (experts, dense))
+    assert wider > 2 and 1.2 < narrow < 1.3

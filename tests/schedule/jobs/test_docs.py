@@ -13,10 +13,12 @@ BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_its_examples_are_read(tmp_path) -> None:
-    """Two sections, a mapping in a section, and a mapping file."""
-    made, traced, mapped, mine = BLOCKS
+    """Two sections, a service, a mapping in a section, and a mapping file."""
+    made, served, traced, mapped, mine = BLOCKS
     jobs = JobsSpec(**yaml.safe_load(made)["jobs"])
     assert jobs.models[0].work.bounds() == (2.5e6, 2.5e6) and jobs.models[0].caps[1] == 0.8
+    (service,) = yaml.safe_load(served)
+    assert ModelSpec(**service).template().kind.service.most_token_s == 0.04
     assert JobsSpec(**yaml.safe_load(traced)["jobs"]).trace.file == "philly_jobs.csv"
     assert TraceSpec(**yaml.safe_load(mapped)["trace"]).columns["arrival"] == "queued_at:ms"
     (tmp_path / "mine.yaml").write_text(

@@ -21,7 +21,7 @@ KINDS = (
     JobKind("hf:m", service=ServiceLoad(1 / 3)),
 )
 JOBS = JobTable(
-    kinds=KINDS,
+    kinds=KINDS[:3],
     users=("ann", 'b"ob'),
     arrival_s=np.array([0.1, 0.1, 1 / 3]),
     kind=np.array([0, 1, 2]),

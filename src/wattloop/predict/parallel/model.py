@@ -19,6 +19,7 @@ import numpy as np
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.communication import GATHER_INTERFERENCE, INTERFERENCE
+from wattloop.predict.intervals import CONFIDENCE
 from wattloop.predict.memory import CONTEXT_BYTES, FRAGMENTATION, RESERVED_SHARE
 from wattloop.predict.models.kernels.step import StepBatch, step_results, voltage_of
 from wattloop.predict.parallel.layout import Group, Layout, Links, check_layout
@@ -35,7 +36,7 @@ from wattloop.predict.parallel.operations import (
     layer_operations,
     optimizer_operations,
 )
-from wattloop.predict.prediction import AT_REST
+from wattloop.predict.prediction import AT_REST, Interval
 from wattloop.predict.serving import DecoderShape, decoder_named
 from wattloop.predict.workload.operation import MATRIX_KINDS, Kind, Operation, Phase
 
@@ -51,6 +52,10 @@ GATHER_BYTES = 2.0
 """Of a weight as it is gathered: half precision."""
 LOGIT_BYTES = 4.0
 """Of a logit of a fused cross entropy, with its gradient: half precision both."""
+SPREADS = {"dense": 0.103, "experts": 0.321}
+"""Mean size of log(measured / predicted time) of published layouts, the largest clipped: 75 rows of
+dense models, 15 of mixtures of experts (docs/benchmarks/predict_parallel.md); none has a power.
+"""
 SETTLED = 3
 """Rounds in which clock and exposed communication are brought together."""
 
@@ -136,6 +141,13 @@ class ParallelForecast:
         return self.energy_j / (self.tokens_s * self.step_s)
 
     @property
+    def step_interval(self) -> Interval:
+        """Return where the time lies, sizes of residuals taken as exponentially distributed."""
+        kind = "experts" if self.active_parameters < self.parameters else "dense"
+        factor = math.exp(-SPREADS[kind] * math.log(1 - CONFIDENCE))
+        return Interval(self.step_s / factor, self.step_s * factor, CONFIDENCE)
+
+    @property
     def memory_bytes(self) -> float:
         return sum(self.memory.values())
 
@@ -161,6 +173,7 @@ class ParallelForecast:
             "checkpointing": asked.checkpointing,
             "cap_w": asked.cap_w,
             "step_s": self.step_s,
+            "step_interval_s": list(self.step_interval[:2]),
             "tokens_s": self.tokens_s,
             "tokens_s_per_gpu": self.tokens_s / self.layout.gpus,
             "flops_share": self.flops_share,
@@ -748,10 +761,7 @@ class _Step:
                 "the maker's own; --network tells another"
             )
         if self.shape.experts:
-            notes.append(
-                "mixtures of experts are less certain than dense models: of published ones, "
-                "predictions were 0.76 to 2.7 times the measured throughput"
-            )
+            notes.append("mixtures of experts are less certain than dense models")
         if self.model.prices.source == "spec-only":
             notes.append(f"no calibration of {gpu.product} is known: constants from its data sheet")
         return tuple(notes)

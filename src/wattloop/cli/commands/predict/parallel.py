@@ -170,21 +170,30 @@ def _show(forecast: "ParallelForecast") -> None:
         f"{asked.model} ({format_parameters(forecast)}), {asked.precision}, "
         f"on {layout.gpus} x {forecast.gpu.product}: {layout}"
     )
-    needed = f"{format_bytes(forecast.memory_bytes)} of {format_bytes(forecast.available_bytes)}"
+    low_s, high_s, _ = forecast.step_interval
+    slower, quicker = (forecast.step_s / each for each in (high_s, low_s))
+    available = format_bytes(forecast.available_bytes)
+    each_s = forecast.tokens_s / layout.gpus
+
+    def between(value: float) -> str:
+        return f"{value * slower:,.0f} to {value * quicker:,.0f} tokens/s"
+
     print_rows(
-        ("", "predicted"),
+        ("", "predicted", "90% interval"),
         [
-            ("step", f"{format_duration(forecast.step_s)}, {batch:,} x {asked.seq:,} tokens"),
-            ("throughput", f"{forecast.tokens_s:,.0f} tokens/s"),
-            ("throughput per GPU", f"{forecast.tokens_s / layout.gpus:,.0f} tokens/s"),
-            ("share of the peak (MFU)", f"{forecast.flops_share:.0%}"),
-            ("power of a GPU", format_power(forecast.power_w)),
-            ("GPU energy per step", format_energy(forecast.energy_j)),
-            ("GPU energy per token", format_energy(forecast.token_j)),
-            ("memory per GPU", needed if forecast.fits else f"does not fit: {needed}"),
+            (f"step of {batch:,} x {asked.seq:,} tokens", format_duration(forecast.step_s),
+             f"{format_duration(low_s)} to {format_duration(high_s)}"),
+            ("throughput", f"{forecast.tokens_s:,.0f} tokens/s", between(forecast.tokens_s)),
+            ("throughput per GPU", f"{each_s:,.0f} tokens/s", between(each_s)),
+            ("share of the peak (MFU)", f"{forecast.flops_share:.0%}", ""),
+            ("power of a GPU", format_power(forecast.power_w), ""),
+            ("GPU energy per step", format_energy(forecast.energy_j), ""),
+            ("GPU energy per token", format_energy(forecast.token_j), ""),
+            ("memory per GPU", format_bytes(forecast.memory_bytes),
+             f"{'fits into' if forecast.fits else 'does not fit into'} {available}"),
         ],
         title=title,
-    )
+    )  # fmt: skip
     typer.echo()
     print_rows(
         ("part of the step", "time", "share"),
