@@ -19,7 +19,7 @@ from bars import Bar, Page, Table, arguments, publish
 from tune_synthetic import synthetic_workloads
 from tune_traces import cap_reuse, rank_agreement
 from wattloop.tune.replay.executor import CapScripts
-from wattloop.tune.replay.policies import RacePolicy, replay_problem
+from wattloop.tune.replay.recurring_jobs import RacePolicy, replay_problem
 from wattloop.tune.replay.replay import ReplayEntry, medians, replay
 from wattloop.tune.replay.tables import RecordedWorkload, read_workloads
 from wattloop.tune.strategies.race.race import Race

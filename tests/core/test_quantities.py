@@ -7,7 +7,7 @@ import pytest
 from wattloop.check.figures import parse_limit
 from wattloop.control.daemon.rules import parse_amount
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import Dimension, quantity
+from wattloop.core.units import Dimension, quantity
 from wattloop.schedule.yaml_model import bytes_per_second, seconds, watts
 from wattloop.tune.spec_sections import joules
 

@@ -4,8 +4,8 @@ import pytest
 
 from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import expanded
 from wattloop.core.settings import Settings
+from wattloop.core.units import expanded
 from wattloop.meters.base import Context
 from wattloop.sweep.plan import (
     SweepAxis,

@@ -10,8 +10,8 @@ import pytest
 from wattloop.control.registry import find_levers
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import expanded
 from wattloop.core.settings import Settings, settings_from
+from wattloop.core.units import expanded
 from wattloop.meters.base import Context
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import begin_trial, find_experiment, read_trials

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import expanded, seconds
+from wattloop.core.units import expanded, seconds
 from wattloop.core.yaml_spec import read_yaml
 from wattloop.sweep.spec import SweepSpec, parse_sweep_spec
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from wattloop.control.lever import Lever, parse_setting
 from wattloop.control.registry import levers_named
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import expanded
 from wattloop.core.settings import Settings
+from wattloop.core.units import expanded
 
 if TYPE_CHECKING:
     from wattloop.measure.session import Session

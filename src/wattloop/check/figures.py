@@ -7,10 +7,9 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import Dimension, quantity
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
-from wattloop.core.units import format_duration, format_energy
+from wattloop.core.units import Dimension, format_duration, format_energy, quantity
 
 # Joules count only where a sensor read them: an estimate is utilisation x TDP, which is CPU time
 # with an error of 50%, so CPU time itself is the better figure.

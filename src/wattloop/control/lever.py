@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from wattloop.core.errors import ConfigError, LeverError
-from wattloop.core.quantities import Dimension, quantity
+from wattloop.core.units import Dimension, quantity
 
 Setting = float | str | None
 """Watts or MHz, the name of a choice, or None: left to the device (an unlocked clock)."""

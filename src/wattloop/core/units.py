@@ -1,4 +1,10 @@
-"""Units: SI inside (joules, watts, seconds); conversions and printing here."""
+"""Units: quantities as users write them, SI inside (joules, watts, seconds), and printing."""
+
+import math
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 J_PER_WH = 3_600.0
 J_PER_KWH = 3_600_000.0
@@ -136,3 +142,196 @@ def _three(value: float) -> str:
     if size >= 0.001:
         return f"{value:.3g}"
     return f"{value:.2e}"
+
+
+# Syntax of quantities: `5 mJ`, `20 kJ`, `4.5 kW`, `1.4 GHz`, `10 min`, `25 GB/s`.
+#
+# The case of a unit decides where SI requires it: `mJ` is a millijoule, `MJ` a megajoule, `Gb/s`
+# counts bits and `GB/s` bytes. An ambiguous spelling (`mj`) is refused. Elsewhere case is free:
+# `kwh`, `KW` and `mhz` have one meaning.
+
+NUMBER = r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+WRITTEN = re.compile(rf"\s*({NUMBER})\s*([^\d\s.,:;-][^\s]*|)\s*")
+
+
+class Dimension(StrEnum):
+    """Dimension of a quantity; the value names its SI unit."""
+
+    ENERGY = "J"
+    POWER = "W"
+    TIME = "s"
+    FREQUENCY = "Hz"
+    BANDWIDTH = "B/s"
+    COUNT = "instructions"
+    SHARE = "1"
+
+
+class Quantity(NamedTuple):
+    """A value in the SI unit of its dimension; `unit` as it was written, empty without one."""
+
+    value: float
+    dimension: Dimension
+    unit: str
+
+
+UNITS: dict[Dimension, dict[str, float]] = {
+    Dimension.ENERGY: {
+        **{"uJ": 1e-6, "mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9},
+        **{"mWh": 3.6, "Wh": 3_600.0, "kWh": 3.6e6, "MWh": 3.6e9, "GWh": 3.6e12},
+    },
+    Dimension.POWER: {"uW": 1e-6, "mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6, "GW": 1e9},
+    Dimension.TIME: {
+        **{"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0},
+        **{"min": 60.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0},
+    },
+    Dimension.FREQUENCY: {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9},
+    Dimension.BANDWIDTH: {
+        **{"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12},
+        **{"b/s": 1 / 8, "kb/s": 1e3 / 8, "Mb/s": 1e6 / 8, "Gb/s": 1e9 / 8, "Tb/s": 1e12 / 8},
+        **{"kbit/s": 1e3 / 8, "Mbit/s": 1e6 / 8, "Gbit/s": 1e9 / 8, "Tbit/s": 1e12 / 8},
+        **{"Mbps": 1e6 / 8, "Gbps": 1e9 / 8},
+    },
+    Dimension.COUNT: {
+        **{"instructions": 1.0, "instr": 1.0},
+        **{"kinstr": 1e3, "Minstr": 1e6, "Ginstr": 1e9},
+    },
+    Dimension.SHARE: {"%": 0.01},
+}
+
+
+def quantity(text: str, *dimensions: Dimension, what: str) -> Quantity:
+    """Parse a quantity in one of `dimensions`; without a unit, in the first.
+
+    Args:
+        text: a number, and usually a unit.
+        dimensions: which of them are accepted here.
+        what: what it should be and how to write it, for the message: "an energy; write '20 kJ'".
+
+    Raises:
+        ValueError: not such a quantity, or a unit that could be two.
+    """
+    written = number_and_unit(text)
+    if written is None:
+        raise ValueError(f"{text!r} is not {what}")
+    number, unit = written
+    if not unit:
+        return Quantity(number, dimensions[0], "")
+    known = {name: (d, scale) for d in dimensions for name, scale in UNITS[d].items()}
+    spelled = unit.replace("\u00b5", "u").replace("\u03bc", "u")
+    if spelled not in known:
+        alike = [name for name in known if name.lower() == spelled.lower()]
+        if len({known[name] for name in alike}) > 1:
+            meanings = " or ".join(f"{n} ({known[n][1]:,.10g} {known[n][0]})" for n in alike)
+            raise ValueError(f"{text!r}: the case of {unit!r} decides what it is; write {meanings}")
+        if not alike:
+            raise ValueError(f"{text!r} is not {what}")
+        spelled = alike[0]
+    dimension, scale = known[spelled]
+    # a division by 1,000 is exact to the last digit where a product with 0.001 is not
+    value = number * scale if scale >= 1 else number / round(1 / scale)
+    return Quantity(value, dimension, unit)
+
+
+def number_and_unit(text: str) -> tuple[float, str] | None:
+    """Split `1.5 kWh` into (1.5, "kWh"), `70%` into (70, "%"); None where a text does not begin
+    so.
+    """
+    match = WRITTEN.fullmatch(text)
+    number = float(match.group(1)) if match else math.nan
+    return (number, match.group(2)) if match and math.isfinite(number) else None
+
+
+Values = list[float | str]
+"""Settings of one lever before the machine's limits are known: `170.0`, `70%`, `performance`."""
+MOST_VALUES = 1_000
+RANGE_KEYS = ("from", "to", "step")
+
+
+def expanded(value: Any) -> Values:
+    """Expand `[100, 150]`, `{from: 100, to: 260, step: 10}`, `100:260:10` or a single value to a
+    list.
+
+    Raises:
+        ValueError: the text is invalid; the message shows the syntax.
+    """
+    if isinstance(value, Mapping):
+        return _from_mapping(value)
+    if isinstance(value, str) and value.count(":") == 2:
+        return range_from_text(value)
+    if isinstance(value, str) and "," in value:
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    items = value if isinstance(value, list) else [value]
+    if not items:
+        raise ValueError("no value; write a list such as [200, 250]")
+    for item in items:
+        if isinstance(item, bool) or not isinstance(item, int | float | str):
+            raise ValueError(f"{item!r} is neither a number nor a word")
+    return [float(item) if isinstance(item, int | float) else item for item in items]
+
+
+def range_from_text(text: str) -> Values:
+    """Parse `100:260:10`, or with a unit, `50%:100%:10%`."""
+    return _from_mapping(dict(zip(RANGE_KEYS, text.split(":"), strict=True)))
+
+
+def seconds(value: Any) -> Any:
+    """Parse `90`, `90 s`, `1.5 min` or `2 h` as seconds; anything else is returned unchanged."""
+    if not isinstance(value, str):
+        return value
+    what = "a time; write seconds, '10 min' or '2 h'"
+    if value.strip().startswith("-"):
+        raise ValueError(f"{value!r} is not {what}")
+    return quantity(value, Dimension.TIME, what=what).value
+
+
+def command_words(value: Any) -> Any:
+    """Split a command line; of a list of words, numbers among them become words, too."""
+    if isinstance(value, str):
+        try:
+            import shlex
+
+            return shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"not a command line: {error}") from None
+    if isinstance(value, list | tuple):
+        return [str(word) if isinstance(word, int | float) else word for word in value]
+    return value
+
+
+def counts(value: Any) -> Any:
+    """Return a single count as a list; anything else is returned unchanged."""
+    return [value] if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _from_mapping(value: Mapping[str, Any]) -> Values:
+    missing = [key for key in RANGE_KEYS if key not in value]
+    strange = [str(key) for key in value if key not in RANGE_KEYS]
+    if missing or strange:
+        raise ValueError(
+            "a range has from, to and step"
+            + (f"; {', '.join(missing)} missing" if missing else "")
+            + (f"; '{strange[0]}' is unknown" if strange else "")
+        )
+    parts = [_number(value[key]) for key in RANGE_KEYS]
+    units = {unit for _, unit in parts if unit} or {""}
+    if len(units) > 1:
+        raise ValueError(f"from, to and step have different units: {sorted(units)}")
+    unit = units.pop()
+    low, high, step = (number for number, _ in parts)
+    if step == 0 or not all(map(math.isfinite, (low, high, step))):
+        raise ValueError(f"the step of a range must not be {step:g}")
+    step = math.copysign(step, high - low)
+    count = math.floor((high - low) / step + 1e-9) + 1
+    if count > MOST_VALUES:
+        raise ValueError(f"{count} values; at most {MOST_VALUES} make sense")
+    numbers = [round(low + i * step, 9) for i in range(count)]
+    return [f"{n:g} {unit}".strip() if unit else n for n in numbers]
+
+
+def _number(value: Any) -> tuple[float, str]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value), ""
+    found = number_and_unit(str(value))
+    if found is None:
+        raise ValueError(f"{value!r} is not a number")
+    return found

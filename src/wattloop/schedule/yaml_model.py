@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import Dimension, quantity
+from wattloop.core.units import Dimension, quantity
 from wattloop.core.yaml_spec import YamlWithLines, format_errors, validation_errors
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from wattloop.control.lever import Lever, Setting, format_setting, parse_setting
 from wattloop.control.registry import levers_named
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import Values
+from wattloop.core.units import Values
 from wattloop.sweep.spec import SweepSpec, SweepWorkload
 from wattloop.trials.trial import Trial
 

@@ -15,7 +15,7 @@ from pydantic import (
 
 from wattloop.accounting.energy_delay import METRICS
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import Values, command_words, counts, expanded, seconds
+from wattloop.core.units import Values, command_words, counts, expanded, seconds
 from wattloop.core.yaml_spec import YamlWithLines, nearest
 
 Words = Annotated[list[str], BeforeValidator(command_words)]

@@ -18,8 +18,8 @@ from pydantic import (
 from wattloop.cap.finder import FINDER_METRICS
 from wattloop.core import yaml_spec
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import command_words
 from wattloop.core.settings import Settings
+from wattloop.core.units import command_words
 from wattloop.core.yaml_spec import Fault, YamlWithLines, read_yaml, validation_errors
 from wattloop.tune.objective import Objective
 from wattloop.tune.search_problem import Problem, Quality

@@ -18,8 +18,8 @@ from pydantic import (
 from wattloop.accounting.carbon import find_intensity
 from wattloop.cap.finder import FINDER_METRICS
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import Dimension, Values, counts, expanded, quantity, seconds
 from wattloop.core.settings import Settings
+from wattloop.core.units import Dimension, Values, counts, expanded, quantity, seconds
 from wattloop.core.yaml_spec import nearest
 from wattloop.tune.objective import NEED_QUALITY, OBJECTIVES, OPTIONS, Objective
 from wattloop.tune.search_problem import Limits, Quality

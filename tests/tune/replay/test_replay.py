@@ -4,7 +4,7 @@ import pytest
 
 from tests.tune.replay.small_tables import write_tables
 from wattloop.core.errors import ConfigError
-from wattloop.tune.replay.policies import POLICIES
+from wattloop.tune.replay.recurring_jobs import POLICIES
 from wattloop.tune.replay.replay import FIGURES, medians, replay
 from wattloop.tune.replay.tables import read_workloads
 

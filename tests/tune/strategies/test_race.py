@@ -10,7 +10,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
 from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
 from wattloop.tune.replay.executor import CapScripts, ReplayExecutor
-from wattloop.tune.replay.policies import replay_problem
+from wattloop.tune.replay.recurring_jobs import replay_problem
 from wattloop.tune.replay.tables import read_workloads
 from wattloop.tune.search_problem import Limits, Problem, Quality
 from wattloop.tune.segment import (

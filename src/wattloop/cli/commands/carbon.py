@@ -22,10 +22,9 @@ from wattloop.cli.app import Verb
 from wattloop.cli.options import Config, JsonFile, file_option, option, settings_of
 from wattloop.cli.output import check_target, print_rows, say, write_json, write_text
 from wattloop.core.errors import ConfigError, GridUnavailable
-from wattloop.core.quantities import Dimension, quantity
 from wattloop.core.settings import Settings
 from wattloop.core.table import records_csv
-from wattloop.core.units import format_duration
+from wattloop.core.units import Dimension, format_duration, quantity
 
 app = Verb()
 NO_PROVIDER = (

@@ -16,7 +16,7 @@ from wattloop.control.lever import Lever, LeverState, Setting, format_setting, f
 from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_name
-from wattloop.core.quantities import Dimension, number_and_unit, quantity
+from wattloop.core.units import Dimension, number_and_unit, quantity
 from wattloop.core.yaml_spec import (
     Fault,
     YamlWithLines,

@@ -26,9 +26,9 @@ from wattloop.schedule.jobs.attributes import (
     pin_options,
     weighted_choice,
 )
-from wattloop.schedule.jobs.completion import Completion
 from wattloop.schedule.jobs.kind import JobKind, JobTemplate, ServiceLoad
 from wattloop.schedule.jobs.table import JobTable, is_job_table, load_jobs
+from wattloop.schedule.jobs.trace_completion import Completion
 from wattloop.schedule.traces.reader import read_trace
 from wattloop.schedule.traces.trace import Trace
 from wattloop.schedule.yaml_model import (

@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from wattloop.tune.replay.executor import CapScripts, ReplayExecutor
-from wattloop.tune.replay.policies import CLOSE, ReplayPolicy, ServedRun, make_policy
+from wattloop.tune.replay.recurring_jobs import CLOSE, ReplayPolicy, ServedRun, make_policy
 from wattloop.tune.replay.tables import RecordedWorkload
 
 FIGURES = {

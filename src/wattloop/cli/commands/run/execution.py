@@ -358,7 +358,7 @@ SAVER_METRICS = ("energy", "eds", "edp")
 
 
 def _share(text: str, name: str, most: float) -> float:
-    from wattloop.core.quantities import Dimension, quantity
+    from wattloop.core.units import Dimension, quantity
 
     try:
         value = quantity(text, Dimension.SHARE, what="a share; write it as 5% or 0.05").value

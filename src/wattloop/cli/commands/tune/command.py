@@ -69,7 +69,7 @@ def replay_command(
 ) -> None:
     """Run a strategy on measured tables in the format of Zeus."""
     from wattloop.tune.replay.executor import CapScripts
-    from wattloop.tune.replay.policies import check_policy
+    from wattloop.tune.replay.recurring_jobs import check_policy
     from wattloop.tune.replay.replay import medians, replay
     from wattloop.tune.replay.tables import read_workloads
 

@@ -9,8 +9,8 @@ from tests.schedule.jobs.synthetic_oracle import MadeOracle, made_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.jobs.attributes import Deadlines, Users
-from wattloop.schedule.jobs.completion import Completion
 from wattloop.schedule.jobs.kind import JobTemplate
+from wattloop.schedule.jobs.trace_completion import Completion
 from wattloop.schedule.traces.trace import Coded, Trace
 
 CLUSTER = made_cluster()

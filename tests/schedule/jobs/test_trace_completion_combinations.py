@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattloop.schedule.jobs import completion
-from wattloop.schedule.jobs.completion import Combinations
+from wattloop.schedule.jobs import trace_completion
+from wattloop.schedule.jobs.trace_completion import Combinations
 
 
 @pytest.mark.parametrize("widest", [1, 1 << 24])
@@ -15,11 +15,11 @@ from wattloop.schedule.jobs.completion import Combinations
 def test_rows_are_found_again(widest, rows) -> None:
     """Each row points at itself; combinations are in order, counted, and none is twice."""
     columns = np.array(rows, np.int64).reshape(-1, 3).T
-    before, completion.WIDEST = completion.WIDEST, widest
+    before, trace_completion.WIDEST = trace_completion.WIDEST, widest
     try:
         found = Combinations.of(*columns)
     finally:
-        completion.WIDEST = before
+        trace_completion.WIDEST = before
     assert found.rows == sorted(set(rows))
     assert [found.rows[n] for n in found.of_job] == rows
     assert found.counts == [rows.count(row) for row in found.rows]
