@@ -8,9 +8,11 @@ third of them shortly after a lever was set, and a third when the journal appear
 wattloop or the program are asked to end instead. A wattloop that still lives is then asked to end
 (SIGTERM). Where the watchdog was not killed, levers have to be back without help; then `wattloop
 restore` runs, as a user would run it, and every setting of the machine is compared with what it was
-before. Previous limits are drawn for each kill.
+before. Previous limits are drawn for each kill. A run that could not be struck, because its program
+did not step or ended first, is counted, ended, restored and begun again.
 """
 
+import json
 import os
 import random
 import signal
@@ -19,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,14 +35,20 @@ from wattloop.cli.main import main as wattloop
 from wattloop.measure.command import PROC
 
 LATEST_S = 4.0
-"""Kills lie within this time of the first file of steps; the program trains for 8 s."""
+"""A third of the kills lie within this time of the first file of steps."""
+TRAINS_S = 120.0
+"""Longer than any wait for a lever: the program is killed before."""
 SHORTLY_S = 0.3
 """A third of the kills lie within this time after a lever was set."""
 JOURNAL_S = 0.03
 """A third lie within this time after the journal appears."""
-STARTED_S = 20.0
+IDLE_S = 60.0
+"""A run whose processes used no processor time for so long does not step any more."""
+MOST_TRIES = 5
 ALONE_S = 300.0
 """Longest wait for the watchdog to restore; as long as it runs, it may still do so."""
+QUIET_S = 2.0
+"""No watchdog may be seen for so long: one that has just been started has no name yet."""
 TARGETS = (
     "wattloop",
     "program",
@@ -61,6 +69,12 @@ class SaveKill(Kill):
 
     alone: bool | None = None
     """Every setting was back without `wattloop restore`; None where that was not to be expected."""
+    not_struck: int = 0
+    """Runs that did not step, or ended before the kill, and were begun again."""
+
+
+class NotStruckError(Exception):
+    """The run was not there to be killed."""
 
 
 def main() -> None:
@@ -68,20 +82,37 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=600)
     parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)) * 2)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="file of kills so far, to continue after them")
+    parser.add_argument("--now", type=int, help="most kills of this call; the rest next time")
     options = parser.parse_args()
     if options.quick:
         options.kills = min(options.kills, len(TARGETS))
-    begin_s = time.monotonic()
     rng = random.Random(options.seed)
     kills = [
         SaveKill(n, "save", TARGETS[n % len(TARGETS)], (), rng.uniform(0, LATEST_S))
         for n in range(options.kills)
     ]
-    kills = all_kills(kills, options.at_once)
-    publish(page_of(kills, time.monotonic() - begin_s), options)
+    done, took_s = kept(options.keep)
+    begin_s = time.monotonic()
+    numbers = {kill.number for kill in done}
+    left = [kill for kill in kills if kill.number not in numbers][: options.now]
+    kills = sorted(done + all_kills(left, options.at_once), key=lambda kill: kill.number)
+    took_s += time.monotonic() - begin_s
+    if options.keep is not None:
+        data = {"took_s": took_s, "kills": [asdict(kill) for kill in kills]}
+        options.keep.write_text(json.dumps(data), encoding="utf-8")
+    publish(page_of(kills, took_s), options)
     for kill in kills:
         for problem in [*kill.problems, *([kill.traceback] if kill.traceback else [])]:
             print(f"kill {kill.number} ({kill.target}): {problem}", file=sys.stderr)
+
+
+def kept(path: Path | None) -> tuple[list[SaveKill], float]:
+    """Return kills of earlier calls, and the time they took."""
+    if path is None or not path.exists():
+        return [], 0.0
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return [SaveKill(**kill) for kill in data["kills"]], data["took_s"]
 
 
 def all_kills(kills: Sequence[SaveKill], at_once: int) -> list[SaveKill]:
@@ -115,24 +146,55 @@ def on_one_machine(folder: str, library: str, kills: Sequence[SaveKill]) -> Sequ
 
 
 def strike(machine: LeverMachine, kill: SaveKill) -> None:
-    rng = random.Random(kill.number)
-    machine.shuffle(rng)
-    machine.forget_runs()
-    before = machine.settings()
-    output = machine.folder / "output"
-    owner = forked(partial(saved_run, 8.0), output)
+    for _ in range(MOST_TRIES):
+        rng = random.Random(kill.number)
+        machine.shuffle(rng)
+        machine.forget_runs()
+        before = machine.settings()
+        output = machine.folder / "output"
+        owner = forked(partial(saved_run, TRAINS_S), output)
+        try:
+            program = wait_for_moment(machine, kill, before, owner)
+        except NotStruckError:
+            kill.not_struck += 1
+            end_all(machine, owner)
+            continue
+        kill_processes(machine, kill, before, owner, program, rng)
+        judge(machine, kill, before)
+        if kill.problems:  # which the kills after it must not meet again
+            os.waitpid(forked(partial(wattloop, ["restore", "--force"]), output), 0)
+        return
+    kill.problems.append(f"not struck: {output.read_text()[-500:]}")
+
+
+def wait_for_moment(
+    machine: LeverMachine, kill: SaveKill, before: dict[str, object], owner: int
+) -> int:
+    """Return the process number of the program when it is time to strike."""
     program = wait_for_program(machine.folder, owner)
     moment = kill.number // len(TARGETS) % 3
     if moment == 0:
         time.sleep(kill.after_s)
     elif moment == 1:
-        wait_until(lambda: machine.settings() != before)
+        wait_until(lambda: machine.settings() != before, owner)
         time.sleep(kill.after_s * SHORTLY_S / LATEST_S)
     else:
-        wait_until(lambda: any(machine.state.glob("*.journal")))
+        wait_until(lambda: any(machine.state.glob("*.journal")), owner)
         time.sleep(kill.after_s * JOURNAL_S / LATEST_S)
-    found = {"wattloop": [owner], "program": [program], "watchdog": watchdogs_of(owner)}
-    kill.ended = os.waitid(os.P_PID, owner, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    if not runs(owner):
+        raise NotStruckError
+    return program
+
+
+def kill_processes(
+    machine: LeverMachine,
+    kill: SaveKill,
+    before: dict[str, object],
+    owner: int,
+    program: int,
+    rng: random.Random,
+) -> None:
+    found = {"wattloop": [owner], "program": [program], "watchdog": watchdogs(machine)}
     kill.left_set = sum(value != before[name] for name, value in machine.settings().items())
     kill.journals = len(list(machine.state.glob("*.journal")))
     signalled, victims = signal.SIGKILL, []
@@ -150,56 +212,77 @@ def strike(machine: LeverMachine, kill: SaveKill) -> None:
         end([owner], signal.SIGTERM)
     os.waitpid(owner, 0)
     end([program])
-    text = output.read_text()
+    text = (machine.folder / "output").read_text()
     if "Traceback" in text:
         kill.traceback = text[-800:]
     if not {"wattloop", "watchdog"} <= set(victims):
-        kill.alone = is_back(machine, before, found["watchdog"])
+        kill.alone = is_back(machine, before)
         if not kill.alone:
-            kill.problems.append("not restored without 'wattloop restore'")
-    judge(machine, kill, before)
-    if kill.problems:  # which the kills after it must not meet again
-        os.waitpid(forked(partial(wattloop, ["restore", "--force"]), output), 0)
+            journals = [path.read_text() for path in machine.state.glob("*.journal")]
+            kill.problems.append(
+                f"not restored without 'wattloop restore': before {before}, now "
+                f"{machine.settings()}, watchdogs {found['watchdog']}, journals {journals}, {text}"
+            )
 
 
-def is_back(machine: LeverMachine, before: dict[str, object], watchdogs: Sequence[int]) -> bool:
+def end_all(machine: LeverMachine, owner: int) -> None:
+    """End a run that was not struck, and restore its machine for the next one."""
+    end([owner, *processes(b"saved_program", machine.folder), *watchdogs(machine)])
+    os.waitpid(owner, 0)
+    output = machine.folder / "restored"
+    os.waitpid(forked(partial(wattloop, ["restore", "--force"]), output), 0)
+
+
+def is_back(machine: LeverMachine, before: dict[str, object]) -> bool:
     """Whether every setting is back when the last process that could restore it has ended."""
     give_up_s = time.monotonic() + ALONE_S
-    last_look = False
+    seen_s = time.monotonic()
     while machine.settings() != before or list(machine.state.glob("*.journal")):
-        if last_look:
-            return False
-        last_look = time.monotonic() > give_up_s or not any(map(runs, watchdogs))
-        time.sleep(0.01)
+        now_s = time.monotonic()
+        if watchdogs(machine):
+            seen_s = now_s
+        if now_s > min(give_up_s, seen_s + QUIET_S):
+            return machine.settings() == before and not list(machine.state.glob("*.journal"))
+        time.sleep(0.02)
     return True
 
 
 def runs(pid: int) -> bool:
+    return _stat(pid)[:1] not in ([], ["Z"], ["X"])
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on."""
     try:
-        text = (PROC / f"{pid}/stat").read_text()
+        return (PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
+        return []
 
 
-def wait_until(met: Callable[[], bool]) -> None:
-    give_up_s = time.monotonic() + LATEST_S
-    while not met() and time.monotonic() < give_up_s:
+def wait_until(met: Callable[[], bool], owner: int) -> None:
+    while not met():
+        if not runs(owner):
+            raise NotStruckError
         time.sleep(0.001)
 
 
 def wait_for_program(folder: Path, owner: int) -> int:
-    """Process number of the program, once it steps."""
-    give_up_s = time.monotonic() + STARTED_S
-    while time.monotonic() < give_up_s:
+    """Return the process number of the program, once it steps."""
+    used, progress_s = -1, time.monotonic()
+    while runs(owner) and time.monotonic() < progress_s + IDLE_S:
         for path in step_files(folder):
             pid = int(path.name.partition("-")[0])
-            if (PROC / str(pid)).exists() and b"saved_program" in command(str(pid)):
+            if b"saved_program" in command(str(pid)):
                 return pid
-        if os.waitid(os.P_PID, owner, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            break
+        now_used = sum(
+            int(ticks)
+            for pid in (owner, *processes(b"saved_program", folder))
+            for ticks in _stat(pid)[11:13]
+        )
+        if now_used != used:
+            used, progress_s = now_used, time.monotonic()
         time.sleep(0.01)
-    raise RuntimeError(f"the program did not step: {(folder / 'output').read_text()[-500:]}")
+    raise NotStruckError
 
 
 def step_files(folder: Path) -> list[Path]:
@@ -209,16 +292,28 @@ def step_files(folder: Path) -> list[Path]:
         return []
 
 
-def watchdogs_of(pid: int) -> list[int]:
-    """Children of any thread of the process: the saver's thread starts the watchdog."""
+def watchdogs(machine: LeverMachine) -> list[int]:
+    return processes(b"wattloop.control.watchdog", machine.state)
+
+
+def processes(word: bytes, folder: Path) -> list[int]:
+    """Return processes with the word in their command that work in the folder, or name it.
+
+    They are looked up by command: their parent may have been killed while it started them.
+    """
     found = []
-    for task in (PROC / f"{pid}/task").glob("*/children"):
-        try:
-            children = task.read_text().split()
-        except OSError:
-            continue
-        found += [int(c) for c in children if b"wattloop.control.watchdog" in command(c)]
+    for place in PROC.glob("[0-9]*"):
+        words = command(place.name)
+        if word in words and (os.fsencode(folder) in words or _works_in(place, folder)):
+            found.append(int(place.name))
     return found
+
+
+def _works_in(place: Path, folder: Path) -> bool:
+    try:
+        return (place / "cwd").samefile(folder)
+    except OSError:
+        return False
 
 
 def page_of(kills: Sequence[SaveKill], took_s: float) -> Page:
@@ -247,6 +342,12 @@ def page_of(kills: Sequence[SaveKill], took_s: float) -> Page:
             "kills",
             note="a lever was away from its previous value at the moment of the kill",
         ),
+        Bar(
+            "not_struck",
+            sum(kill.not_struck for kill in kills),
+            "runs",
+            note="did not step or ended before the kill; begun again, not among the kills",
+        ),
         Bar("tracebacks", sum(bool(kill.traceback) for kill in kills), "programs", 0),
     ]
     rows = [
@@ -255,13 +356,13 @@ def page_of(kills: Sequence[SaveKill], took_s: float) -> Page:
             len(own),
             sum(kill.journals > 0 for kill in own),
             sum(kill.left_set > 0 for kill in own),
-            sum(kill.ended for kill in own),
+            sum(kill.not_struck for kill in own),
             sum(kill.restored for kill in own),
         ]
         for target in TARGETS
         if (own := [kill for kill in kills if kill.target == target])
     ]
-    header = ("killed", "kills", "while held", "while set", "after its end", "all restored")
+    header = ("killed", "kills", "while held", "while set", "not struck", "all restored")
     text = "*While held*: a journal was there at the moment of the kill."
     return Page(
         "save_kills",

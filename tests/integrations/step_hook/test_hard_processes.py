@@ -2,12 +2,14 @@
 
 import ast
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import sysconfig
 import time
+from array import array
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,9 @@ from tests.integrations.conftest import Machine
 from tests.integrations.step_hook.test_program_steps import run_program
 from wattloop.core.files import try_lock
 from wattloop.integrations.step_hook import program, sitecustomize
+from wattloop.integrations.step_hook.collector import StepCollector
+from wattloop.integrations.step_hook.step_file import STEP
+from wattloop.measure.api import Measurement, active_session
 
 FRAMEWORK = """
 class CallbackList:
@@ -50,6 +55,86 @@ def test_thousands_of_steps_a_second(framework: Machine) -> None:
     assert data["step_totals"]["steps"] == 30_000, done.stderr
     energy_j = sum(p["energy_j"] for p in data["step_totals"]["phases"])
     assert energy_j == pytest.approx(data["energy_j"], rel=0.005)
+
+
+IN_A_CHILD = {
+    "fork": """
+def child(count):
+    pid = os.fork()
+    if not pid:
+        train(count)
+        os._exit(0)
+    os.waitpid(pid, 0)
+""",
+    "spawn": """
+def child(count):
+    subprocess.run([sys.executable, __file__, str(count)], check=True)
+""",
+}
+
+
+@pytest.mark.parametrize("how", IN_A_CHILD)
+def test_a_parent_and_its_children_train_in_turn(framework: Machine, how: str) -> None:
+    """Promise: every step of both is counted, and their energies and the phases add up."""
+    text = (
+        f"import os, subprocess, sys\n{STEPS}{IN_A_CHILD[how]}"
+        "if len(sys.argv) > 1:\n    train(int(sys.argv[1]))\n    raise SystemExit\n"
+        "train(200); child(15); train(40); child(3); train(1000); child(400); train(3); child(2)\n"
+    )
+    done, _, data = run_program(text)
+    assert data["step_totals"]["steps"] == 1663, done.stderr
+    energy_j = sum(p["energy_j"] for p in data["step_totals"]["phases"])
+    assert energy_j == pytest.approx(data["energy_j"], rel=0.005)
+
+
+class WrittenSteps:
+    """A folder of step files, and the collector that reads them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.begin_s = time.monotonic() - 60
+        self._folder = folder
+        folder.mkdir()
+        self._measurement = Measurement("run", {}).begin()
+        session = active_session()
+        assert session is not None
+        self.collector = StepCollector(session, folder)
+
+    def write(self, pid: int, *ends_s: float) -> None:
+        """Write steps that ended at these times, from a begin in the past."""
+        path = self._folder / f"{pid}-0.steps"
+        if not path.exists():
+            path.write_text(json.dumps({"pid": pid, "local_rank": None}) + "\n")
+        records = [
+            value
+            for end_s in ends_s
+            for value in (STEP, self.begin_s + end_s, self.begin_s + end_s, 0, math.nan, 0, 0)
+        ]
+        with path.open("ab") as file:
+            file.write(array("d", records).tobytes())
+
+    def finish(self) -> int:
+        self.collector.finish()
+        self._measurement.end()
+        return self.collector.steps
+
+
+def test_processes_that_train_at_the_same_time(machine: Machine, tmp_path: Path) -> None:
+    """Promise: processes without a rank that step together are one training, also at its end."""
+    written = WrittenSteps(tmp_path / "steps")
+    written.write(os.getpid(), *(0.1 * i for i in range(1, 101)))
+    written.write(os.getppid(), *(0.1 * i + 0.03 for i in range(1, 101)))
+    assert written.finish() == 100
+
+
+def test_steps_that_are_written_late(machine: Machine, tmp_path: Path) -> None:
+    """Promise: steps that a waiting parent writes after its child has trained are counted."""
+    written = WrittenSteps(tmp_path / "steps")
+    written.write(os.getpid(), *(0.001 * i for i in range(1, 11)))
+    written.write(os.getppid(), *(5 + 0.1 * i for i in range(25)))
+    written.collector._poll()
+    assert written.collector.steps == 35
+    written.write(os.getpid(), 0.011, 0.012, 0.013, *(20 + 0.001 * i for i in range(5)))
+    assert written.finish() == 43
 
 
 def test_a_step_that_never_comes_again(framework: Machine) -> None:

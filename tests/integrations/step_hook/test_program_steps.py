@@ -178,6 +178,11 @@ HARD = {
         "p = m.get_context('fork').Process(target=train, args=(30,)); p.start(); p.join()",
         33,
     ),
+    "a child of few steps, forked while a second optimizer begins": (
+        TRAINED + "import os\ntrain(6); train(2)\npid = os.fork()\n"
+        "if not pid: train(3); os._exit(0)\nos.waitpid(pid, 0); train(9)",
+        20,
+    ),
     "the folder is removed while it trains": (
         TRAINED + "import contextlib, os, shutil, time\n"
         "def opened():\n"

@@ -1,8 +1,8 @@
 """Collector of steps in `wattloop run`: reads the step files of the program, adds their energy.
 
 Each process of the program has its file. The steps of the run are those of the leading process.
-Ranks that step together are led by the lowest; a process that steps when the leader no longer does
-(the next stage of a script, a child that trains) takes over.
+Ranks that step together are led by the lowest; a process that steps while the leader does not (the
+next stage of a script, a child that trains while its parent waits) takes over.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ LATEST_METRICS = 64
 """Metrics of so many steps wait for their step, or the step for them."""
 STEPS_BEFORE_TAKEOVER = 20
 """Steps of another process without one of the leader, after which it leads."""
+WAITED_STEPS = 2
+"""A process that is silent for so many of its median steps waits."""
 PAUSE_S, PAUSE_STEPS = 0.5, 10
 """Time between two steps that is longer than this, and than so many median steps, is a pause."""
 RECENT_STEPS, FEWEST_STEPS = 64, 8
@@ -62,10 +64,16 @@ class ProgramProcess:
     def __init__(self, file: StepFile) -> None:
         self.file = file
         self.rank = int(file.header.get("local_rank") or 0)
+        self.pid = int(file.header.get("pid") or 0)
         self.steps = 0
+        self.last: Edge | None = None
+        """End of its last step of the run."""
+        self.together = False
+        """Whether steps were left out because the leader stepped meanwhile."""
+        self._gaps_s: deque[float] = deque(maxlen=RECENT_STEPS)
         self.tokens: float | None = None
         self.backlog: list[list[float]] = []
-        """Steps that count if this process takes over."""
+        """Steps that are not yet in the run, or left out."""
         self.spans: list[tuple[str, Span]] = []
         self.metrics: dict[int, dict[str, float]] = {}
         self.epochs: list[tuple[int, float]] = []
@@ -74,6 +82,23 @@ class ProgramProcess:
         """Steps that the trainer counts more, because it resumed from a checkpoint."""
         self.number = 0
         """Number in the run of the first step of this process."""
+        self._taken_s: float | None = None
+
+    def take(self, count: int = 1) -> list[list[float]]:
+        """Return the next steps, and remove them."""
+        steps, self.backlog = self.backlog[:count], self.backlog[count:]
+        for host_s, *_ in steps:
+            if self._taken_s is not None:
+                self._gaps_s.append(host_s - self._taken_s)
+            self._taken_s = host_s
+        return steps
+
+    def waits(self, until_s: float) -> bool:
+        """Return True if it makes no step until then for longer than usual."""
+        if self._taken_s is None or not self._gaps_s:
+            return False
+        next_s = self.backlog[0][0] if self.backlog else until_s
+        return next_s - self._taken_s > WAITED_STEPS * median(self._gaps_s)
 
 
 class StepCollector:
@@ -94,6 +119,8 @@ class StepCollector:
         self._leader: ProgramProcess | None = None
         self._first: tuple[Edge, dict[str, float]] | None = None
         self._last: Edge | None = None
+        self._lead_s = -math.inf
+        """Since when the leader leads."""
         self._spans: dict[str, list[Span]] = {}
         self._pause_ends_s: list[float] = []
         self._training: list[Span] = []
@@ -126,14 +153,9 @@ class StepCollector:
         with self._lock:
             while self._read():
                 continue
-            for process in self._processes.values():
-                if process is not self._leader and process.backlog:
-                    self._take_over(process)
+            self._advance(math.inf)
+            self._end_first()
             self._finished = True
-        if self._first is not None:
-            edge, metrics = self._first
-            self._first = None
-            self._emit(Edge(edge.host_s), edge, metrics)
         self._resolver.resolve(force=True)
         self._record_epochs()
         self._record_trackers()
@@ -149,7 +171,10 @@ class StepCollector:
         """Read what the hooks have written; called once a second by the resolver's thread."""
         with self._lock:
             if not self._finished:
+                # A process that stepped after this may wait for one whose file is read before.
+                now_s = self._session.clock.now_s()
                 self._read()
+                self._advance(now_s)
 
     def _read(self) -> bool:
         """Read what is new; return False if nothing is."""
@@ -166,8 +191,7 @@ class StepCollector:
             except OSError:  # not a file of a hook
                 continue
         found = [(process, process.file.read()) for process in self._processes.values()]
-        # Lower ranks first: others are told apart from them.
-        for process, records in sorted(found, key=lambda pair: pair[0].rank):
+        for process, records in found:
             self._take(process, records)
         return any(records for _, records in found)
 
@@ -184,35 +208,101 @@ class StepCollector:
             if kind == step_file.STEP and math.isfinite(values[0] + values[1]):
                 self._samples += values[5]  # of all ranks; NaN once the size of a batch is unknown
                 process.backlog.append(values)
-        if self._leader in (None, process):
-            self._take_over(process)
-        elif process.backlog and not self._overlaps(process):
-            if len(process.backlog) >= STEPS_BEFORE_TAKEOVER:
-                self._take_over(process)
-        else:
-            process.backlog.clear()
 
-    def _overlaps(self, process: ProgramProcess) -> bool:
-        """Return True if the process steps while the leader does, as a rank or on its own."""
+    def _advance(self, until_s: float) -> None:
+        """Add the steps that ended by `until_s` to the run, in order of time."""
+        while self._add_burst(until_s):
+            continue
+        for process in self._processes.values():
+            if process.last is not None:
+                self._add_spans(process)
+
+    def _add_burst(self, until_s: float) -> bool:
+        """Add, or leave out, steps of one process without one of another between them.
+
+        Return False if there is none, or what follows has to tell.
+        """
+        ready = [p for p in self._processes.values() if p.backlog and p.backlog[0][0] <= until_s]
+        if self._leader is None:
+            lowest = min((process.rank for process in ready), default=0)
+            ready = [process for process in ready if process.rank == lowest]
+        else:
+            ready = [process for process in ready if not self._leave_out(process)]
+        if not ready:
+            return False
+        process = min(ready, key=lambda each: each.backlog[0][0])
+        others_s = [other.backlog[0][0] for other in ready if other is not process]
+        end_s = min([until_s, *others_s])
+        count = max(1, bisect_right(process.backlog, end_s, key=lambda values: values[0]))
+        if self._leader in (None, process) or self._follows(process, count, end_s):
+            self._take_over(process, count)
+        elif others_s or until_s == math.inf:
+            process.together = True
+            process.take(count)
+        else:
+            return False
+        return True
+
+    def _leave_out(self, process: ProgramProcess) -> bool:
+        """Deal with steps of another process than the leader that are not the next of the run.
+
+        Return True if none is left.
+        """
         leader = self._leader
         assert leader is not None
-        together = process.rank > 0 and leader.rank < process.rank
-        return together or (self._last is not None and process.backlog[0][0] < self._last.host_s)
+        if process is leader:
+            return False
+        if process.rank > leader.rank:
+            process.backlog.clear()
+        led = process.last is not None
+        while led and process.backlog and process.backlog[0][0] < self._lead_s:
+            # It led then, and wrote this late: a program writes when it steps, or starts a child.
+            self._add_late(process, *process.take())
+        while process.backlog and self._last and process.backlog[0][0] < self._last.host_s:
+            process.take()
+            process.together = True
+        return not process.backlog
 
-    def _take_over(self, process: ProgramProcess) -> None:
-        """Make the steps of this process those of the run."""
+    def _follows(self, process: ProgramProcess, count: int, end_s: float) -> bool:
+        """Return True if the leader does not step during the next `count` steps of the process.
+
+        The leader waits for it, or has ended. Or the process has waited for the leader, or ends
+        before the leader's next step.
+        """
+        leader = self._leader
+        assert leader is not None
+        if count >= STEPS_BEFORE_TAKEOVER or process.waits(end_s):
+            return True
+        return not process.together and (
+            end_s == math.inf
+            or leader.waits(end_s)
+            or (not leader.backlog and has_ended(leader.pid))
+            or (count == len(process.backlog) and has_ended(process.pid))
+        )
+
+    def _take_over(self, process: ProgramProcess, count: int) -> None:
+        """Make the next `count` steps of this process those of the run."""
         if process is not self._leader:
-            if not process.backlog:
-                return
-            self._leader, self._last, self._first = process, None, None
+            self._end_first()
+            self._leader, self._last = process, None
+            self._lead_s = process.backlog[0][0]
             process.number = len(self._edges_s) // 2 - process.steps
-        for name, span in process.spans:
-            self._add_pause(name, span)
-        process.spans.clear()
-        steps, process.backlog = process.backlog, []
-        for values in steps:
+        self._add_spans(process)
+        for values in process.take(count):
             process.steps += 1
             self._add_step(process, values)
+
+    def _add_late(self, process: ProgramProcess, values: list[float]) -> None:
+        """Add a step that ended before the leader took over."""
+        assert process.last is not None
+        process.steps += 1
+        self.steps += 1
+        edge = Edge(values[0])
+        edge.time_s, edge.blur_s = values[1], values[2]
+        self._training.insert(-1, (process.last.host_s, edge.host_s))
+        self._edges_s.extend((process.last.host_s, edge.host_s))
+        self._resolver.add_step(PendingStep(next(self._numbers), None, process.last, edge, {}))
+        process.last = edge
 
     def _add_metric(self, process: ProgramProcess, step: int, name: str, value: float) -> None:
         """Add what the trainer logged after a step, which may be resolved already."""
@@ -226,6 +316,11 @@ class StepCollector:
             process.epochs.append((step, value))
         if step > process.steps - LATEST_METRICS:
             process.metrics.setdefault(step, {})[name] = value
+
+    def _add_spans(self, process: ProgramProcess) -> None:
+        for name, span in process.spans:
+            self._add_pause(name, span)
+        process.spans.clear()
 
     def _add_pause(self, name: str, span: Span) -> None:
         if math.isfinite(span[0]) and span[0] < span[1] < math.inf:
@@ -242,6 +337,7 @@ class StepCollector:
             return
         edge = Edge(host_s)
         edge.time_s, edge.blur_s = time_s, blur_s
+        process.last = edge
         if wait_s > 0:
             self._spans.setdefault("waiting for data", []).append(
                 (wait_begin_s, wait_begin_s + wait_s)
@@ -262,6 +358,13 @@ class StepCollector:
         begin = self._last if self._last is not None else Edge(wait_begin_s)
         begin = self._after_pauses(begin, host_s, wait_s)
         self._emit(begin, edge, metrics)
+
+    def _end_first(self) -> None:
+        """Add a first step that no other has followed: its length stays unknown."""
+        if self._first is not None:
+            edge, metrics = self._first
+            self._first = None
+            self._emit(Edge(edge.host_s), edge, metrics)
 
     def _after_pauses(self, begin: Edge, end_s: float, wait_s: float) -> Edge:
         """Return the edge from which a step lasts: after known pauses, and unexplained ones."""
@@ -394,13 +497,7 @@ class LiveRank:
 
     @property
     def ended(self) -> bool:
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return self.pid > 0
-        except OSError:
-            return False
-        return False
+        return has_ended(self.pid)
 
 
 class LiveSteps:
@@ -484,6 +581,17 @@ class LiveSteps:
         self._last_s = max([self._last_s, *(process.waiting.popleft() for process in ready)])
         events.append(StepEvent(self._last_s, is_step=True))
         return True
+
+
+def has_ended(pid: int) -> bool:
+    """Return True if no process has this number; one that cannot be looked at counts as alive."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return pid > 0
+    except OSError:
+        return False
+    return False
 
 
 def complete_epochs(logged: list[tuple[int, float]]) -> list[tuple[int, int, int]]:

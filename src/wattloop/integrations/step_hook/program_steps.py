@@ -8,6 +8,7 @@ for a lock: a signal handler of the program may interrupt any line and come back
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import math
 import os
@@ -16,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from ..step_timeline import Edge, HostTimeline, TorchTimeline
 from .step_file import EVALUATION, STEP, StepFileWriter
@@ -33,7 +34,7 @@ _left_to_parent: list[Any] = []
 
 
 class ProgramSteps:
-    """Steps of this process; a forked child starts again with none when it first steps."""
+    """Steps of this process; a forked child starts again with none."""
 
     _shared: ProgramSteps | None = None
 
@@ -42,6 +43,7 @@ class ProgramSteps:
         """Return the recorder of this process."""
         if cls._shared is None:
             cls._shared = cls(os.environ.get("WATTLOOP_STEPS", ""))
+            cls._shared._write_before_exit()
         return cls._shared
 
     def __init__(self, folder: str) -> None:
@@ -53,10 +55,11 @@ class ProgramSteps:
         self._timeline: HostTimeline | TorchTimeline | None = None
         self._pending: deque[tuple[Edge, float, float, float]] = deque()
         self._reset()
-        self._off = not folder
         atexit.register(self._finish)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=lambda: self._flush(everything=True))
+            os.register_at_fork(
+                before=lambda: self._flush(everything=True), after_in_child=self._reset
+            )
 
     def _reset(self) -> None:
         _left_to_parent.extend((self._timeline, self._pending))
@@ -68,7 +71,7 @@ class ProgramSteps:
         self._pending = deque()
         self._records: deque[tuple[float, ...]] = deque()
         self._busy = threading.Lock()
-        self._off = False
+        self._off = not self._folder
         self._thread: int | None = None
         self._looked_s = 0.0
         self._noted: list[dict[str, str]] = []
@@ -80,9 +83,8 @@ class ProgramSteps:
     def record_to(self, folder: str) -> None:
         """Write what is left, and record to another folder from now on; an empty one stops."""
         self._finish()
-        self._reset()
         self._folder = folder
-        self._off = not folder
+        self._reset()
 
     def step(self, time_s: float | None = None, device: int | None = None) -> None:
         """A step has ended here and now, or earlier on the host's clock.
@@ -91,7 +93,7 @@ class ProgramSteps:
             time_s: when it ended, if not now.
             device: CUDA device that trains, `ON_HOST` for none; the current one when not given.
         """
-        if self._pid != os.getpid():
+        if self._pid != os.getpid():  # forked by a library, without Python's hooks
             self._reset()
         if self._off or not self._busy.acquire(blocking=False):
             return
@@ -213,6 +215,24 @@ class ProgramSteps:
         while self._records:
             self._writer.add(*self._records.popleft())
         self._writer.flush(everything=everything)
+
+    def _write_before_exit(self) -> None:
+        """Write what is known before `os._exit`, with which a forked child ends."""
+        original = os._exit
+
+        @functools.wraps(original)
+        def _exit(status: int) -> NoReturn:
+            try:
+                cuda = getattr(self._timeline, "cuda", None)
+                if cuda is not None and self._pid == os.getpid():
+                    cuda.abandon()
+                    self._collect_known()
+                self._flush(everything=True)
+            finally:
+                original(status)
+
+        # Both names: pickle looks the function up by its own module.
+        os._exit = sys.modules[original.__module__]._exit = _exit  # type: ignore[attr-defined]
 
     def _finish_with_fork(self) -> None:
         """A forked child of multiprocessing ends without `atexit`."""

@@ -23,7 +23,7 @@ RECORD_B = 8 * WIDTH
 STEP, EVALUATION, CHECKPOINT, COMPILE, LOSS, TOKENS, EPOCH, TRAINER_STEP = (
     float(i) for i in range(1, 9)
 )
-FLUSH_EVERY_S = 0.005
+FLUSH_EVERY_S = 0.0005
 """A write takes some microseconds; a killed program loses at most the steps of this time."""
 LARGEST_FILE_B = 512 << 20
 """A program with thousands of steps a second for weeks: later steps are left out."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import os
 import sys
 import threading
 import time
@@ -60,6 +61,12 @@ class OptimizerSteps:
         self._training = True
         self._backwards_s: list[float] = []
         self._by_hand = False
+
+    def forget(self) -> None:
+        """Leave what is not a step yet to the parent, in a forked child: any optimizer may lead."""
+        self._leader = None
+        self._others.clear()
+        self._backwards_s, self._by_hand = [], False
 
     def after_backward(self) -> None:
         """Called after each backward pass."""
@@ -183,6 +190,8 @@ def install(torch: Any) -> None:
     register_optimizer_step_post_hook(_guarded(optimizers.after_step))
     _watch_creation(torch, optimizers)
     steps.before_exit.append(optimizers.finish)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=optimizers.forget)
     _watch_backward(torch, optimizers)
     _watch_batches(torch, steps)
     _watch_mode(torch, optimizers)
