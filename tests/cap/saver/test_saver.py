@@ -16,6 +16,7 @@ from wattloop.cap.saver.proof import (
     SavingState,
     Setting,
     SettingReading,
+    format_saving,
     student_95,
 )
 from wattloop.cap.saver.saver import Saver, SaverConfig
@@ -469,6 +470,23 @@ def test_the_interval_covers_the_truth_about_nine_times_in_ten():
         truth = sum(1000 * (math.exp(0.1) - 1) for n in range(31) if n % 5)
         covered += saved.low <= truth <= saved.high
     assert 255 <= covered <= 294
+
+
+def test_slices_that_tell_nothing_claim_nothing():
+    """Promise: where the reference may have taken anything, no figure is given, and why."""
+    unknown = 0
+    for seed in range(20):
+        estimator, draw = SavingEstimator(), random.Random(seed)
+        for number in range(9):
+            setting = REFERENCE if number % 3 == 0 else Setting(200.0, None)
+            wild = draw.gauss(0, 2)
+            estimator.add(_slice(setting, number, wild, -wild, 0.5))
+        found = estimator.estimate()
+        unknown += found is None
+        assert found is None or -200 < found.saved_pct.low < found.saved_pct.high < 100
+    assert unknown > 10
+    result = SavingResult(SavingState.APPLIED, pairs=estimator.pairs)
+    assert format_saving(result) == "saving unknown: its slices differ too much"
 
 
 def test_settings_that_meet_only_in_others_are_compared_through_them():

@@ -119,7 +119,8 @@ class SavingResult:
         reason: why it was left alone or only observed; empty where settings were applied.
         periods: settings chosen over time; probes and reference slices are not among them.
         saved_pct, saved_j: of the energy that the same steps would have taken at the reference,
-            with a 90% interval; negative where it took more. None where nothing was compared.
+            with a 90% interval; negative where it took more. None where nothing was compared, or
+            the slices differ too much to tell.
         slowdown_pct: time of the same steps, more than at the reference; 90% interval.
         expected_pct: saving within the limit that a model expects, where nothing was set.
         reference_slices, saving_slices: slices at the reference, and at any other setting.
@@ -201,7 +202,8 @@ def format_saving(result: SavingResult) -> str:
         text += f", last at {last}" if last != REFERENCE else ""
         return text + (f"; then left alone: {result.reason}" if result.reason else "")
     if result.state is SavingState.APPLIED:
-        return f"saving unknown: {result.reason or 'nothing was compared'}"
+        unknown = "its slices differ too much" if result.pairs else "nothing was compared"
+        return f"saving unknown: {result.reason or unknown}"
     if result.state is SavingState.OBSERVED:
         return f"{expected or 'nothing is known of its saving'}; nothing was set: {result.reason}"
     text = f"left alone: {result.reason}" if result.reason else "nothing was compared"
@@ -235,6 +237,8 @@ class MeasuredSlice(NamedTuple):
 
 LEAST_NOISE = 0.003
 """No slice is known better than this: its steps are never quite those of its neighbour."""
+MOST_ERROR = 0.5
+"""A reference that is not known better than by this part of it proves nothing."""
 NEIGHBOURS = 2
 """Slices on either side of a boundary that are compared."""
 PRIOR_DEGREES = 2.0
@@ -532,20 +536,21 @@ class SavingEstimator:
         return _Sum(actual, reference, error, unproven)
 
     def estimate(self) -> "SavingEstimate | None":
-        """Return what the slices saved; None where nothing was compared."""
+        """Return what the slices saved; None where nothing was compared, or nothing can be told."""
         levels, _, degrees = self._fit()
         time, energy = self._sum(_TIME), self._sum(_ENERGY)
         if not levels or time.reference <= 0 or energy.reference <= 0:
             return None
         width = CHOSEN * student_95(degrees)
+        if any(width * each.error >= MOST_ERROR * each.reference for each in (time, energy)):
+            return None
         saved_j = energy.reference - energy.actual
         saved = GainInterval(
             saved_j, saved_j - width * energy.error, saved_j + width * energy.error
         )
-        shares = (1 - energy.actual / max(energy.actual + x, 1e-9) for x in asdict(saved).values())
+        shares = (1 - energy.actual / (energy.actual + x) for x in asdict(saved).values())
         slow = (
-            time.actual / max(time.reference - side * width * time.error, 1e-9) - 1
-            for side in (0, -1, 1)
+            time.actual / (time.reference - side * width * time.error) - 1 for side in (0, -1, 1)
         )
         return SavingEstimate(
             GainInterval(*(100 * x for x in shares)),
