@@ -57,7 +57,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Predict": {
         "predict": (
             "predict.command",
-            "Time, energy, cost and memory of a training on any GPU, before it runs.",
+            "Cost, time, energy and memory of a job on another GPU, such as an H100.",
         ),
         "calibrate": ("calibrate", "Measure a GPU in minutes, and fit the constants predict uses."),
     },
@@ -132,9 +132,21 @@ def _without_type(options: list[Any]) -> None:
             option.metavar = ""
 
 
+QUESTIONS = {
+    "What cost most in 7 days?": "wattloop runs list --since 7d --sort cost",
+    "Which of two runs is better?": "wattloop runs compare RUN RUN",
+    "Why was a run wasteful?": "wattloop advise RUN",
+    "What would it cost on an H100?": "wattloop predict --run RUN --gpu h100-sxm",
+    "Is anything wrong on node7?": "wattloop fleet nodes node7",
+}
+"""Questions of a newcomer, for the end of `--help`."""
 app = typer.Typer(
     cls=VerbGroup,
     help="Measure, understand and cut the energy of deep-learning training.",
+    epilog="\n\n".join(
+        ["Questions, and the command that answers (RUN: a name, an identifier, or 'last'):"]
+        + [f"{question:31} {command}" for question, command in QUESTIONS.items()]
+    ),
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,

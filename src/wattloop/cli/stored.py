@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.app import StoreOptions
@@ -66,7 +67,24 @@ def chosen(store: "Store", references: Sequence[str], *, by_name: bool = True) -
     """Return the runs that the arguments name; deletion accepts identifiers only."""
     from wattloop.store.runs import find_run
 
-    return [find_run(store, reference, by_name=by_name) for reference in references]
+    if by_name:
+        return [named_run(store, reference) for reference in references]
+    return [find_run(store, reference) for reference in references]
+
+
+def named_run(store: "Store", reference: str) -> "RunRecord":
+    """Return the run that the argument names; say which, where several have that name."""
+    from wattloop.store.runs import count_named, find_run
+
+    record = find_run(store, reference, by_name=True)
+    count = 1 if record.run_id.startswith(reference) else count_named(store, reference)
+    if count > 1:
+        say(
+            f"wattloop: {reference} is taken as {record.run_id}, the newest of {count} runs of "
+            f"that name; for another give its identifier: wattloop runs list --name "
+            f"{quote(reference)}"
+        )
+    return record
 
 
 def run_filter(

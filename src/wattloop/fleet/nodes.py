@@ -220,17 +220,37 @@ SILENT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """What is wrong on a node, from its agent's last report and from its runs of seven days."""
+    """State of a node, from its agent's last report and from its runs of seven days.
+
+    Attributes:
+        reported: what its agent said, and whether it is silent.
+        unread: sensors that its newest run could not read, with the remedy.
+        failed: status -> number of runs that ended so.
+        age_s, last_run_wall_s: since the agent's report; when its newest run began.
+    """
 
     node: str
-    faults: tuple[str, ...]
+    reported: tuple[str, ...]
+    unread: tuple[str, ...]
+    failed: Mapping[str, int]
     power_w: float | None
     age_s: float | None
+    last_run_wall_s: float | None
     runs: int
     energy_j: float | None
 
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Everything to look at, a line each, with the command that shows it."""
+        failed = (
+            f"{count} run{'s' * (count != 1)} {status} in 7 days: wattloop runs list --host "
+            f"{self.node} --status {status} --since 7d"
+            for status, count in self.failed.items()
+        )
+        return (*self.reported, *self.unread, *failed)
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "faults": list(self.faults)}
 
 
 def node_health(store: Store) -> list[NodeHealth]:
@@ -251,25 +271,21 @@ def node_health(store: Store) -> list[NodeHealth]:
             sums.setdefault(host, []).append((status, count, energy_j))
     found = []
     for node in sorted({*heard, *sums}):
-        faults = [] if node not in heard else _reported(heard[node])
-        record = newest.get(node)
-        for part in () if record is None or record.result is None else record.result.missing:
-            remedy = f"; {part.remedy}" if part.remedy else ""
-            faults.append(f"{part.name} is not read: {part.reason}{remedy}")
-        parts = sums.get(node, [])
-        faults += [
-            f"{count} run{'s' * (count != 1)} {status} in 7 days: wattloop runs list --host {node} "
-            f"--status {status}"
-            for status, count, _ in parts
-            if status in ("failed", "died", "killed")
-        ]
+        record, parts = newest.get(node), sums.get(node, [])
+        missing = () if record is None or record.result is None else record.result.missing
         energies_j = [energy_j for _, _, energy_j in parts if energy_j is not None]
         found.append(
             NodeHealth(
                 node=node,
-                faults=tuple(faults),
+                reported=tuple(_reported(heard[node])) if node in heard else (),
+                unread=tuple(
+                    f"{part.name} is not read: {part.reason}{part.remedy and f'; {part.remedy}'}"
+                    for part in missing
+                ),
+                failed={s: count for s, count, _ in parts if s in ("failed", "died", "killed")},
                 power_w=heard[node].power_w if node in heard else None,
                 age_s=heard[node].age_s if node in heard else None,
+                last_run_wall_s=None if record is None else record.started_wall_s,
                 runs=sum(count for _, count, _ in parts),
                 energy_j=sum(energies_j) if energies_j else None,
             )

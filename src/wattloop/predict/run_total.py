@@ -1,22 +1,34 @@
-"""Total of a whole run: time, energy, cost and carbon, with their intervals.
+"""Total of a whole run: predicted from one step, or from a measured run for another GPU.
 
 Errors of a prediction are the same in every step, so intervals grow as the run does.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattloop.accounting.carbon import Intensity, find_intensity
 from wattloop.core.errors import ConfigError
+from wattloop.core.records import Scope, picked
 from wattloop.core.settings import Settings
-from wattloop.core.units import kwh_from_joules
+from wattloop.core.table import Table
+from wattloop.core.units import (
+    format_bytes,
+    format_duration,
+    format_mass,
+    format_power,
+    kwh_from_joules,
+)
+from wattloop.hardware.gpus import Gpu, gpu_named
+from wattloop.predict.cap_curve import static_power
 from wattloop.predict.node import NodePrediction, node_prediction, node_with_settings
 from wattloop.predict.prediction import Interval, Prediction
 from wattloop.predict.request import is_number
 
 if TYPE_CHECKING:
     from wattloop.predict.forecast import Forecast
+    from wattloop.store.runs import RunRecord
 
 MOST = 1e15
 """Larger numbers of steps, epochs or samples are typing errors."""
@@ -191,3 +203,285 @@ def _node_step_j(prediction: Prediction, node: NodePrediction) -> PredictedAmoun
     most = 1 + math.hypot(*above)
     whole_j = node.energy_j
     return PredictedAmount(whole_j, Interval(least * whole_j, most * whole_j, confidence))
+
+
+# A measured run on another GPU. Without its model, the data sheets bound the time: a step is bound
+# by memory traffic, by arithmetic or by the host, whose time no GPU changes. On 372 pairs of
+# published measurements (Zeus, Gavel, NeuSight, LLM Foundry) time follows the bandwidth of memory
+# with a median error of 22%, and 96% lie within these bounds (tests/predict/test_other_gpu.py).
+BEYOND = 1.15
+"""What the least and the largest ratio of two data sheets are stretched by."""
+POWER_FACTOR = 1.35
+"""Of 70 pairs of Zeus, V100 and A40, 93% of the mean powers are within it."""
+WITHOUT_MODEL = (
+    "predict from its model instead: wattloop predict --model hf:NAME --batch N --steps N --gpu {}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredJob:
+    """What is known of a measured run that is asked for on another GPU.
+
+    Attributes:
+        gpu, gpus: on which it ran, and how many of them.
+        gpu_j, host_j: energy of its GPUs, and of everything else that was read.
+        facility_j: drawn from the grid for it, as it was accounted for.
+        tariff_per_kwh, currency, g_co2e_per_kwh: of the settings, else those of the run.
+    """
+
+    run_id: str
+    name: str
+    gpu: Gpu
+    gpus: int
+    duration_s: float
+    gpu_j: float
+    host_j: float
+    facility_j: float
+    tariff_per_kwh: float | None
+    currency: str
+    g_co2e_per_kwh: float | None
+    finished: bool
+
+    @property
+    def energy_j(self) -> float:
+        return self.gpu_j + self.host_j
+
+    def priced(self, facility_j: PredictedAmount) -> "PricedEnergy":
+        """Return cost and CO2e of an energy from the grid."""
+        kwh = facility_j.times(kwh_from_joules(1.0))
+        tariff, grams = self.tariff_per_kwh, self.g_co2e_per_kwh
+        return PricedEnergy(
+            None if tariff is None else kwh.times(tariff),
+            None if grams is None else kwh.times(grams),
+        )
+
+
+class PricedEnergy(NamedTuple):
+    """Cost and grams of CO2e; None where the tariff or the intensity is not known."""
+
+    cost: PredictedAmount | None
+    carbon_g: PredictedAmount | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobOnGpu:
+    """A measured job on another GPU, as modelled; energies as in `MeasuredJob`."""
+
+    job: MeasuredJob
+    gpu: Gpu
+    time_s: PredictedAmount
+    power_w: PredictedAmount
+    energy_j: PredictedAmount
+    facility_j: PredictedAmount
+    cost: PredictedAmount | None
+    carbon_g: PredictedAmount | None
+    source: str
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        names = ("time_s", "power_w", "energy_j", "facility_j", "cost", "carbon_g")
+        amounts = {name: getattr(self, name) for name in names}
+        job = "run_id name gpus duration_s energy_j facility_j tariff_per_kwh currency"
+        return {
+            "measured": {**picked(self.job, job), "gpu": self.job.gpu.name},
+            "gpu": self.gpu.name,
+            **{
+                name: amount
+                and {
+                    "value": amount.value,
+                    "interval": amount.interval and list(amount.interval[:2]),
+                }
+                for name, amount in amounts.items()
+            },
+            "provenance": "modelled",
+            "source": self.source,
+            "notes": list(self.notes),
+        }
+
+
+def measured_job(record: "RunRecord", settings: Settings, wanted: str) -> MeasuredJob:
+    """Return what a stored run says about its job.
+
+    Raises:
+        ConfigError: it is not over, or its GPU was not read or is not known; with the remedy.
+    """
+    called = f"run {record.run_id}"
+    result, remedy = record.result, WITHOUT_MODEL.format(wanted)
+    if result is None or not record.duration_s:
+        raise ConfigError(f"{called}: it has not ended, so its time and energy are not known yet")
+    gpus = [part for part in result.counted if part.scope is Scope.GPU and part.energy_j]
+    if not gpus:
+        raise ConfigError(
+            f"{called}: no GPU was read, so nothing says how much work it had; {remedy}"
+        )
+    devices = sorted({part.device.removeprefix("virtual ") for part in gpus})
+    try:
+        found = {gpu_named(device).name: gpu_named(device) for device in devices if device}
+    except ConfigError as error:
+        raise ConfigError(f"{called}: {error}; or {remedy}") from None
+    if len(found) != 1:
+        raise ConfigError(f"{called}: it used {', '.join(devices) or 'an unnamed GPU'}; {remedy}")
+    gpu_j = math.fsum(part.energy_j or 0.0 for part in gpus)
+    total_j = result.energy_j or gpu_j
+    told = record.accounting or {}
+    grid = told.get("facility") or {}
+    facility_j = float(grid.get("energy_j") or total_j)
+    if "pue" in settings.sources and grid.get("pue"):
+        facility_j *= settings.pue / grid["pue"]
+    tariff, currency = settings.tariff_per_kwh, settings.currency
+    cost = told.get("cost") or {}
+    if tariff is None and isinstance(cost.get("tariff_per_kwh"), int | float):
+        tariff, currency = float(cost["tariff_per_kwh"]), str(cost.get("currency") or "")
+    intensity = find_intensity(settings).found
+    grams = (told.get("carbon_intensity") or {}).get("g_co2e_per_kwh")
+    return MeasuredJob(
+        run_id=record.run_id,
+        name=record.name or record.run_id,
+        gpu=next(iter(found.values())),
+        gpus=len(gpus),
+        duration_s=record.duration_s,
+        gpu_j=gpu_j,
+        host_j=max(0.0, total_j - gpu_j),
+        facility_j=facility_j,
+        tariff_per_kwh=tariff,
+        currency=currency,
+        g_co2e_per_kwh=grams if intensity is None else intensity.g_co2e_per_kwh,
+        finished=record.status.value == "finished",
+    )
+
+
+def job_on_gpu(job: MeasuredJob, gpu: Gpu) -> JobOnGpu:
+    """Return time, energy, cost and CO2e of the same work on as many GPUs of another kind.
+
+    Time is scaled by the bandwidth of memory. A GPU draws power at the same point between rest
+    and limit, the rest of the machine draws what it drew.
+    """
+    bounds = _speed_bounds(job.gpu, gpu)
+    ratio = job.gpu.memory_bytes_s / gpu.memory_bytes_s
+    time_s = PredictedAmount(ratio, bounds).times(job.duration_s)
+    power_w = _power(job, gpu)
+    spreads = [_spread(time_s), _spread(power_w)]
+    value_j = job.gpus * time_s.value * power_w.value
+    low, high = (math.exp(math.hypot(*(each[at] for each in spreads))) for at in (0, 1))
+    host_w = job.host_j / job.duration_s
+    assert time_s.interval is not None
+    energy_j = PredictedAmount(
+        value_j + host_w * time_s.value,
+        Interval(
+            value_j / low + host_w * time_s.interval.low,
+            value_j * high + host_w * time_s.interval.high,
+        ),
+    )
+    facility_j = energy_j.times(job.facility_j / job.energy_j)
+    return JobOnGpu(
+        job, gpu, time_s, power_w, energy_j, facility_j, *job.priced(facility_j),
+        source=f"modelled from the run and the data sheets of {job.gpu.name} and {gpu.name}: its "
+        "model is not used",
+        notes=tuple(_job_notes(job, gpu)),
+    )  # fmt: skip
+
+
+def job_table(found: JobOnGpu) -> Table:
+    """Return a measured job next to what it would be on the other GPU."""
+    job = found.job
+    priced = job.priced(PredictedAmount(job.facility_j))
+
+    def money(value: float) -> str:
+        return f"{value:,.2f} {job.currency}".rstrip()
+
+    def mass(mass_g: float) -> str:
+        return f"{format_mass(mass_g)} CO2e"
+
+    was_w = job.gpu_j / job.gpus / job.duration_s
+    rows = [
+        _compared("time", job.duration_s, found.time_s, format_duration),
+        _compared("power per GPU", was_w, found.power_w, format_power),
+        _compared("energy", job.energy_j, found.energy_j, _kwh),
+        _compared("energy from the grid", job.facility_j, found.facility_j, _kwh),
+    ]
+    if priced.cost is not None and found.cost is not None:
+        rows.append(_compared("cost", priced.cost.value, found.cost, money))
+    if priced.carbon_g is not None and found.carbon_g is not None:
+        rows.append(_compared("carbon", priced.carbon_g.value, found.carbon_g, mass))
+    heads = ("", f"measured, {job.gpus} x {job.gpu.name}", f"{job.gpus} x {found.gpu.name}")
+    title = f"{job.name} on {found.gpu.product}"
+    return Table.of((*heads, "90% interval"), rows, title=title, numbers=(1, 2))
+
+
+def _compared(
+    what: str, measured: float, amount: PredictedAmount, shown: Callable[[float], str]
+) -> tuple[str, str, str, str]:
+    assert amount.interval is not None
+    low, high, _ = amount.interval
+    return what, shown(measured), shown(amount.value), interval_text(low, high, shown)
+
+
+def interval_text(low: float, high: float, shown: Callable[[float], str]) -> str:
+    """Format an interval: `170 to 195 ms`."""
+    one, other = shown(low).partition(" (")[0], shown(high).partition(" (")[0]
+    number, _, unit = one.partition(" ")
+    return f"{number} to {other}" if other.partition(" ")[2] == unit else f"{one} to {other}"
+
+
+def _kwh(energy_j: float) -> str:
+    """`2.50 kWh`, or `93.1 Wh`: two units, so that columns are easily compared."""
+    kwh = kwh_from_joules(energy_j)
+    return f"{kwh:.3g} kWh" if kwh >= 0.1 else f"{1_000 * kwh:.3g} Wh"
+
+
+def _speed_bounds(own: Gpu, other: Gpu) -> Interval:
+    """Return the least and the largest time on `other`, relative to that on `own`."""
+    ratios = [1.0, own.memory_bytes_s / other.memory_bytes_s]
+    if "fp32" in own.vector_flops and "fp32" in other.vector_flops:
+        ratios.append(own.vector_flops["fp32"] / other.vector_flops["fp32"])
+    ratios.append(_peak(own) / _peak(other))
+    return Interval(min(ratios) / BEYOND, max(ratios) * BEYOND)
+
+
+def _peak(gpu: Gpu) -> float:
+    halves = [
+        gpu.matrix_flops[name] for name in ("bf16", "fp16", "tf32") if name in gpu.matrix_flops
+    ]
+    return max(*halves, *gpu.vector_flops.values())
+
+
+def _power(job: MeasuredJob, gpu: Gpu) -> PredictedAmount:
+    rest_w, limit_w = static_power(job.gpu).watts, job.gpu.tdp_w
+    load = (job.gpu_j / job.gpus / job.duration_s - rest_w) / (limit_w - rest_w)
+    low_w = static_power(gpu).watts
+    value_w = low_w + min(max(load, 0.0), 1.0) * (gpu.tdp_w - low_w)
+    high_w = min(value_w * POWER_FACTOR, gpu.tdp_w)
+    return PredictedAmount(value_w, Interval(value_w / POWER_FACTOR, high_w))
+
+
+def _spread(amount: PredictedAmount) -> tuple[float, float]:
+    """Return the logarithms of value over low and of high over value."""
+    assert amount.interval is not None
+    low, high, _ = amount.interval
+    return math.log(amount.value / low), math.log(max(high / amount.value, 1.0))
+
+
+def _job_notes(job: MeasuredJob, gpu: Gpu) -> list[str]:
+    notes = []
+    if job.tariff_per_kwh is None:
+        notes.append(
+            "no cost: no tariff is known; add --tariff '0.25 EUR', or write "
+            "'tariff: {per_kwh: 0.25, currency: EUR}' into wattloop.yaml"
+        )
+    if job.g_co2e_per_kwh is None:
+        notes.append("no CO2e: no country is known; add --zone FRA, or set zone in wattloop.yaml")
+    notes += [
+        f"time scales with the bandwidth of memory, {job.gpu.memory_bytes_s / 1e12:.2f} to "
+        f"{gpu.memory_bytes_s / 1e12:.2f} TB/s; the interval holds a job that is bound by "
+        "arithmetic, or by its host and data",
+        "CPU and memory draw the power that they drew",
+    ]
+    if not job.finished:
+        notes.append("the run did not finish: this is for the part that ran")
+    if gpu.memory_bytes < 0.99 * job.gpu.memory_bytes:
+        notes.append(
+            f"{gpu.name} has {format_bytes(gpu.memory_bytes)} of memory, {job.gpu.name} "
+            f"{format_bytes(job.gpu.memory_bytes)}: it may not fit"
+        )
+    return notes

@@ -127,11 +127,14 @@ def _attempts(members: Sequence[RunRecord]) -> list[list[RunRecord]]:
 
 
 COLUMNS = (*jobs.c, jobs.c.first_run_id.label("run_id"))
-SORTS: Mapping[str, Column[Any]] = {
+GRID_J: ColumnElement[Any] = func.coalesce(jobs.c.facility_j, jobs.c.energy_j)
+"""Energy that is paid for: with the room's, where it is known."""
+SORTS: Mapping[str, ColumnElement[Any]] = {
     "started": jobs.c.started_wall_s,
     "name": jobs.c.name,
     "duration": jobs.c.duration_s,
     "energy": jobs.c.energy_j,
+    "cost": GRID_J,
     "carbon": jobs.c.carbon_g,
     "cluster": jobs.c.cluster,
     "partition": jobs.c.partition,
@@ -150,6 +153,7 @@ class JobFilter:
         text: is in the name or the identifier of the job or its first run.
         host: one of its nodes.
         since_wall_s, until_wall_s: begun at or after, before.
+        ran: jobs that began earlier and ran at `since_wall_s` match, too.
         shortest_s, longest_s: duration at least, at most.
         exclusive: had its nodes for itself.
         kind: of its runs; what no job used (`unallocated`) is left out unless asked for.
@@ -165,6 +169,7 @@ class JobFilter:
     label: str = ""
     since_wall_s: float | None = None
     until_wall_s: float | None = None
+    ran: bool = False
     shortest_s: float | None = None
     longest_s: float | None = None
     exclusive: bool | None = None
@@ -220,10 +225,12 @@ def folded_job_page(
     conditions = [*_conditions(wanted or JobFilter()), ~is_trial_job()]
     most = offset - skipped + limit
     found = _job_page(store, conditions, sort, descending, skipped, most)
-    name = SORTS[sort].name
+    column = SORTS[sort]
+    names = [column.name] if isinstance(column, Column) else ["facility_j", "energy_j"]
 
     def key(row: dict[str, Any] | TrialGroup) -> Any:
-        return row[name] if isinstance(row, dict) else getattr(row, name, "")
+        fields = row if isinstance(row, dict) else {n: getattr(row, n, "") for n in names}
+        return next((fields[name] for name in names if fields[name] is not None), None)
 
     rows: list[dict[str, Any] | TrialGroup] = [*groups, *found]
     known = [row for row in rows if key(row) is not None]
@@ -258,7 +265,7 @@ def _job_page(
         by = collate(column, "C")  # as Python and SQLite sort
     order = by.desc() if descending else by.asc()
     # PostgreSQL uses no index for an order with NULLS LAST on a column without nulls
-    if column.nullable:
+    if not isinstance(column, Column) or column.nullable:
         order = order.nulls_last()
     query = select(*COLUMNS).where(*conditions)
     query = query.order_by(order, jobs.c.first_run_id.desc()).offset(offset).limit(limit)
@@ -430,7 +437,11 @@ def _conditions(
     if wanted.exclusive is not None:
         found.append(jobs.c.exclusive.is_(wanted.exclusive))
     if wanted.since_wall_s is not None:
-        found.append(jobs.c.started_wall_s >= wanted.since_wall_s)
+        longest_s = LONGEST_JOB_S if wanted.ran else 0.0
+        found.append(jobs.c.started_wall_s >= wanted.since_wall_s - longest_s)
+        if wanted.ran:
+            ended = jobs.c.started_wall_s + func.coalesce(jobs.c.duration_s, 0.0)
+            found.append(ended >= wanted.since_wall_s)
     if wanted.until_wall_s is not None:
         found.append(jobs.c.started_wall_s < wanted.until_wall_s)
     if wanted.shortest_s is not None:

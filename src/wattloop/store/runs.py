@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select
 
 from wattloop.core.errors import RunNotFound
 from wattloop.core.results import RunStatus
+from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.jobs import job_key_in, refresh_job_in
 from wattloop.store.journal import journal_is_live, read_header
@@ -172,6 +173,38 @@ def list_runs(
         query = query.limit(limit)
     with store.reading() as connection:
         return [read_record(body) for (body,) in connection.execute(query)]
+
+
+def count_named(store: Store, name: str) -> int:
+    """Return how many runs have exactly this name."""
+    query = select(func.count()).select_from(runs).where(runs.c.name == name)
+    with store.reading() as connection:
+        return int(connection.execute(query).scalar_one())
+
+
+class Tariff(NamedTuple):
+    """Price of a kWh, and who states it."""
+
+    per_kwh: float | None
+    currency: str
+    source: str
+
+
+TARIFF_RUNS = 20
+"""Runs that are searched for a tariff."""
+
+
+def known_tariff(store: Store, settings: Settings) -> Tariff:
+    """Return the tariff of the settings, else that of the newest run that has one."""
+    if settings.tariff_per_kwh is not None:
+        source = settings.sources.get("tariff_per_kwh", "settings")
+        return Tariff(settings.tariff_per_kwh, settings.currency, source)
+    for record in list_runs(store, limit=TARIFF_RUNS):
+        cost = (record.accounting or {}).get("cost") or {}
+        if isinstance(cost.get("tariff_per_kwh"), int | float):
+            currency = str(cost.get("currency") or "")
+            return Tariff(float(cost["tariff_per_kwh"]), currency, "the newest run")
+    return Tariff(None, "", "")
 
 
 def list_trial_groups(store: Store, wanted: RunFilter | None = None) -> list[TrialGroup]:

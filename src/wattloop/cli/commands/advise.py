@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from wattloop.cli.app import StoreOptions, Verb
 from wattloop.cli.options import argument
 from wattloop.cli.output import say, write_json
+from wattloop.cli.stored import named_run
 
 if TYPE_CHECKING:
     from wattloop.advise.advice import Advice
@@ -35,11 +36,10 @@ def advise(
     """
     from wattloop.advise import advisor
     from wattloop.advise.facts import read_facts, reason_without_facts
-    from wattloop.store.runs import find_run
 
     settings = given.settings()
     with given.open_store() as place:
-        record = find_run(place, run, by_name=True)
+        record = named_run(place, run)
         facts = read_facts(place, record, settings)
         found = [] if facts is None else advisor.advise(facts)
         silent = [] if facts is None else advisor.silent_rules(facts, found)

@@ -138,7 +138,7 @@ def experiments_answer(state: AppState, kind: Kind, *, every: bool = True) -> Ex
     store = state.store
     counts = _counts(store)
     groups = state.answers.get("trial groups", lambda: list_trial_groups(store))
-    energies_j = {group.experiment_id: group.energy_j for group in groups}
+    measured = {group.experiment_id: group for group in groups}
     inside = study_campaigns(store) if kind in ("campaign", "study") else {}
     found = []
     for stored in list_experiments(store, kind):
@@ -146,7 +146,10 @@ def experiments_answer(state: AppState, kind: Kind, *, every: bool = True) -> Ex
             continue
         # a study is done by a person, step by step: no process locks it in between
         experiment = stored if kind == "study" else with_status_now(store, stored)
-        all_trials, ended = counts.get(experiment.experiment_id, (0, 0))
+        group = measured.get(experiment.experiment_id)
+        runs = 0 if group is None else group.runs
+        # an experiment that was copied has its runs, not its trials
+        all_trials, ended = counts.get(experiment.experiment_id, (runs, runs))
         if kind == "study":
             done = {"objective", *(experiment.facts.get("steps") or {})}
             all_trials, ended = len(STEPS), len(done)
@@ -160,7 +163,7 @@ def experiments_answer(state: AppState, kind: Kind, *, every: bool = True) -> Ex
                 host=str(experiment.facts.get("host") or ""),
                 trials=all_trials,
                 ended=ended,
-                energy_j=energies_j.get(experiment.experiment_id),
+                energy_j=None if group is None else group.energy_j,
                 result=_headline(state, experiment, ended),
                 study=inside[stored.experiment_id].experiment_id
                 if stored.experiment_id in inside

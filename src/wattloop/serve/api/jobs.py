@@ -137,8 +137,8 @@ def fit_slopes(rows: Iterable[Mapping[str, Any]]) -> SlopesAnswer:
 
 router = APIRouter(tags=["jobs"])
 Sort = Literal[
-    "started", "name", "duration", "energy", "carbon", "cluster", "partition", "project", "label",
-    "status", "nodes",
+    "started", "name", "duration", "energy", "cost", "carbon", "cluster", "partition", "project",
+    "label", "status", "nodes",
 ]  # fmt: skip
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 SLOPE_RUNS = 2_000
@@ -158,6 +158,9 @@ class JobFilters(BaseModel):
     label: Literal["", "low", "medium", "high"] = ""
     since: Moment = Field("", description="Begun then or later; a day is that of the server.")
     until: Moment = Field("", description="Begun before; a day is that of the server.")
+    when: Literal["begun", "ran"] = Field(
+        "begun", description="`ran`: also jobs that began before `since` and ran then."
+    )
     shortest_s: Seconds | Literal[""] = Field("", description="Duration at least.")
     longest_s: Seconds | Literal[""] = Field("", description="Duration at most.")
     exclusive: Literal["", "yes", "no"] = ""
@@ -379,6 +382,7 @@ def _filter(query: JobFilters) -> JobFilter:
         label=query.label,
         since_wall_s=moment_wall_s(query.since),
         until_wall_s=moment_wall_s(query.until),
+        ran=query.when == "ran",
         shortest_s=None if query.shortest_s == "" else query.shortest_s,
         longest_s=None if query.longest_s == "" else query.longest_s,
         exclusive={"yes": True, "no": False}.get(query.exclusive),

@@ -5,7 +5,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
@@ -14,14 +14,12 @@ from wattloop.accounting.summary import cost_of
 from wattloop.serve.api.live import LiveRunAnswer, live_answers
 from wattloop.serve.state import AppState, State
 from wattloop.store.job_queries import SpentEnergy, spent_energies
-from wattloop.store.runs import list_runs
+from wattloop.store.runs import Tariff, known_tariff
 
 router = APIRouter(tags=["overview"])
 DAYS = 30
 NO_JOB, UNNAMED = "no job", "unnamed"
 By = Literal["project", "user"]
-NEWEST = 20
-"""Runs that are searched for a tariff."""
 
 
 class Amount(BaseModel):
@@ -71,14 +69,6 @@ class OverviewAnswer(BaseModel):
     measured_share: float | None
     no_job_j: float
     live: list[LiveRunAnswer]
-
-
-class Tariff(NamedTuple):
-    """Price of a kWh, and who states it."""
-
-    per_kwh: float | None
-    currency: str
-    source: str
 
 
 @router.get("/overview")
@@ -218,14 +208,4 @@ MOST_NAMES, OTHERS = 6, "others"
 
 def tariff_of(state: AppState) -> Tariff:
     """Return the server's tariff, else that of the newest run that has one."""
-    settings = state.settings
-    if settings.tariff_per_kwh is not None:
-        source = settings.sources.get("tariff_per_kwh", "settings")
-        return Tariff(settings.tariff_per_kwh, settings.currency, source)
-    for record in list_runs(state.store, limit=NEWEST):
-        cost = (record.accounting or {}).get("cost") or {}
-        if isinstance(cost.get("tariff_per_kwh"), int | float):
-            return Tariff(
-                float(cost["tariff_per_kwh"]), str(cost.get("currency") or ""), "the newest run"
-            )
-    return Tariff(None, "", "")
+    return known_tariff(state.store, state.settings)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request
@@ -29,7 +29,7 @@ from wattloop.core.units import format_duration, format_mass
 from wattloop.hardware.carbon import annual_intensity
 from wattloop.report.document import Chart
 from wattloop.report.figures.power import daily_figure
-from wattloop.serve.api.jobs import JobListQuery
+from wattloop.serve.api.jobs import JobListQuery, jobs_answer
 from wattloop.serve.api.nodes import node_answers
 from wattloop.serve.api.overview import DAYS, By, DayAnswer, overview_answer, period_begins
 from wattloop.serve.blocks import blocks_html
@@ -41,6 +41,7 @@ from wattloop.store.runs import find_run, list_runs
 router = APIRouter()
 DAY_S = 86_400.0
 LATELY_D, SAVED_D = 7, 30
+CostSpan = Literal["7 days", "this week", "last week"]
 LARGEST, LOOKED_AT, WAITING, HOSTS, LINES = 8, 6, 6, 200, 6
 
 
@@ -94,6 +95,7 @@ def overview(
     request: Request,
     state: State,
     by: Annotated[By, Query()] = "project",
+    cost: Annotated[CostSpan, Query()] = "7 days",
     pue: Annotated[float | None, Query(ge=1, le=10)] = None,
     zone: Annotated[str, Query(max_length=60)] = "",
 ) -> Response:
@@ -103,7 +105,7 @@ def overview(
         kept = [(k, v) for k, v in request.query_params.multi_items() if k != "token"]
         return RedirectResponse(f"/jobs?{urlencode(kept)}", 307)
     state.tidy()
-    parts = overview_parts(state, by)
+    parts = overview_parts(state, by, cost)
     month_j = parts["answer"].periods[-1].now.energy_j
     grid = _grid(state, month_j, pue, zone.strip())
     return state.page("overview.html", request, **parts, grid=grid)
@@ -142,16 +144,19 @@ def _grid(state: AppState, month_j: float, pue: float | None, zone: str) -> Grid
     return GridView(pue, pue_source, zone, zone_source, grams, source, grid_j, mass_g, fault)
 
 
-def overview_parts(state: AppState, by: By = "project") -> dict[str, Any]:
+def overview_parts(
+    state: AppState, by: By = "project", cost: CostSpan = "7 days"
+) -> dict[str, Any]:
     """Return what the page shows; also called before the first reader comes."""
     answer = overview_answer(state, by)
-    since = datetime.fromtimestamp(time.time() - LATELY_D * DAY_S).date().isoformat()
+    span = _cost_span(cost)
     return {
         "answer": answer,
         "spans": _spans(),
         "chart": _chart(state, by, answer.days),
-        "largest": state.answers.get(("largest", since), lambda: _largest(state)),
-        "since": since,
+        "largest": state.answers.get(("largest", span), lambda: _largest(state, span)),
+        "span": span,
+        "cost": cost,
         "lately_d": LATELY_D,
         "saved_d": SAVED_D,
         "saved": proven_saving(state),
@@ -186,9 +191,37 @@ def _chart(state: AppState, by: By, days: Sequence[DayAnswer]) -> Markup:
     return state.cache.get(("days", by, datetime.now().date(), known), make)
 
 
-def _largest(state: AppState) -> list[dict[str, object]]:
-    since = datetime.fromtimestamp(time.time() - LATELY_D * DAY_S).date().isoformat()
-    rows = listed_rows(state, since=since, sort="energy", size=LARGEST)
+class DaySpan(NamedTuple):
+    """Days of the card of what cost most; without `until`, up to now."""
+
+    since: str
+    until: str
+    text: str
+
+    @property
+    def link(self) -> str:
+        """The same runs in the list, the dearest first."""
+        asked = {"since": self.since, "until": self.until, "when": "ran", "sort": "cost"}
+        return f"/jobs?{urlencode({key: value for key, value in asked.items() if value})}"
+
+
+def _cost_span(cost: CostSpan) -> DaySpan:
+    today = datetime.now().date()
+    last, this = (datetime.fromtimestamp(s).date() for s in period_begins(today)[1][1:])
+    first, until = {
+        "7 days": (today - timedelta(days=LATELY_D), None),
+        "this week": (this, None),
+        "last week": (last, this),
+    }[cost]
+    end = today if until is None else until - timedelta(days=1)
+    text = f"{first.day} {first:%b} to {end.day} {end:%b}"
+    return DaySpan(first.isoformat(), "" if until is None else until.isoformat(), text)
+
+
+def _largest(state: AppState, span: DaySpan) -> list[dict[str, object]]:
+    rows = listed_rows(
+        state, since=span.since, until=span.until, when="ran", sort="cost", size=LARGEST
+    )
     return [row for row in rows if row["energy_j"]]
 
 
@@ -298,14 +331,19 @@ def _health(state: AppState) -> list[HealthLine]:
     if refused:
         text = f"{len(refused)} set aside, the last for: {refused[0].reason}"
         lines.append(HealthLine("warning", "journals", text, link="/nodes"))
-    day_ago = datetime.fromtimestamp(time.time() - DAY_S).date().isoformat()
+    since = datetime.fromtimestamp(time.time() - LATELY_D * DAY_S).date().isoformat()
     for status in ("failed", "died"):
-        rows = listed_rows(state, status=status, since=day_ago, size=LINES)
-        if rows:
-            many = "runs" if len(rows) > 1 else "run"
-            count = f"{len(rows)}{'+' * (len(rows) == LINES)} {many} {status} since {day_ago}"
-            link = f"/jobs?status={status}&since={day_ago}"
-            lines.append(HealthLine("warning", str(rows[0]["name"]), count, link=link))
+        query = JobListQuery.model_validate(
+            {"status": status, "since": since, "size": LINES, "trials": "fold"}
+        )
+        found = jobs_answer(state, query)
+        if found.rows:
+            names = ", ".join(dict.fromkeys(row.name or row.run_id for row in found.jobs))
+            more = ", ..." * (found.rows > LINES)
+            text = f"{names}{more}, since {since}"
+            what = f"{found.rows} run{'s' * (found.rows != 1)} {status}"
+            link = f"/jobs?status={status}&since={since}"
+            lines.append(HealthLine("warning", what, text, link=link))
     bad = [line for line in lines if line.tone == "warning"]
     return [*bad, *(line for line in lines if line.tone != "warning")]
 
@@ -338,12 +376,12 @@ def _sensor_lines(state: AppState) -> list[HealthLine]:
                 record.host,
                 f"{part.name} is not read: {part.reason}",
                 part.remedy or "",
-                f"/runs/{quote(record.run_id)}",
+                f"/nodes#{quote(record.host)}",
             )
             for part in missing
         ]
         well += not missing
     if well:
         text = f"all known sensors of {well} host{'s' * (well != 1)} are read"
-        lines.append(HealthLine("good", "sensors", text))
+        lines.append(HealthLine("good", "sensors", text, link="/nodes"))
     return lines

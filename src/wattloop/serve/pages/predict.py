@@ -8,8 +8,10 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from wattloop.core.errors import ConfigError, RunNotFound
-from wattloop.hardware.gpus import known_gpus
-from wattloop.report.document import Note
+from wattloop.hardware.gpus import gpu_of_table, known_gpus
+from wattloop.predict.run_total import job_on_gpu, job_table, measured_job
+from wattloop.report.document import Block, Note
+from wattloop.serve.api.overview import tariff_of
 from wattloop.serve.api.predict import PredictForm, forecast_question, known_models
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.errors import http_status
@@ -24,7 +26,9 @@ async def predict(
     request: Request, state: State, query: Annotated[PredictForm, Query()]
 ) -> HTMLResponse:
     """Show a form and its result."""
+    record = _measured(state, query.run)
     blocks, status = Markup(""), 200
+    moved = Markup("") if record is None else blocks_html(_moved(state, record, query.gpu))
     if query.model:
         try:
             blocks = Markup((await forecast_question(state, query))["html"])
@@ -39,8 +43,22 @@ async def predict(
         models=known_models(),
         gpus=[gpu.name for gpu in known_gpus()],
         blocks=blocks,
-        record=_measured(state, query.run),
+        record=record,
+        moved=moved,
     )
+
+
+def _moved(state: AppState, record: RunRecord, gpu: str) -> list[Block]:
+    """Return the job of a measured run on the GPU that is asked for."""
+    tariff = tariff_of(state)
+    settings = state.settings._replace(tariff_per_kwh=tariff.per_kwh, currency=tariff.currency)
+    try:
+        found = job_on_gpu(measured_job(record, settings, gpu), gpu_of_table(gpu))
+    except ConfigError as error:
+        return [Note(f"{error}.", tone="warning", title="Not possible:")]
+    command = f"wattloop predict --run {record.run_id} --gpu {found.gpu.name}"
+    said = Note("; ".join(found.notes), tone="info", command=command, source=found.source)
+    return [job_table(found), said]
 
 
 def _measured(state: AppState, run_id: str) -> RunRecord | None:

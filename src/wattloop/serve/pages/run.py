@@ -181,7 +181,7 @@ def _predict_link(record: RunRecord, totals: StepTotals | None) -> str:
     words = [str(record.tags.get("model") or ""), *(record.command or []), record.name]
     named = {_letters(word.rpartition("=")[2].rpartition("/")[2]) for word in words}
     model = next((name for name in known_models() if _letters(name) in named), "")
-    precision, batch = record.tags.get("precision"), _batch(record)
+    precision, batch = record.tags.get("precision"), _batch(record, totals)
     devices = () if record.result is None else record.result.scope_domains(Scope.GPU)
     asked = {
         "run": record.run_id,
@@ -190,7 +190,6 @@ def _predict_link(record: RunRecord, totals: StepTotals | None) -> str:
         "precision": precision if precision in PRECISIONS else "",
         "batch": batch,
         "gpus": str(len(devices)) if len(devices) > 1 else "",
-        "steps": str(totals.steps) if totals and totals.steps else "",
     }
     return f"/predict?{urlencode({name: value for name, value in asked.items() if value})}"
 
@@ -200,11 +199,13 @@ def _letters(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
 
 
-def _batch(record: RunRecord) -> str:
-    """Return the batch that the tags or the command of a run name."""
+def _batch(record: RunRecord, totals: StepTotals | None) -> str:
+    """Return the batch that the hook counted, or that tags or the command of a run name."""
     words = [f"{key}={value}" for key, value in record.tags.items()] + list(record.command or [])
     text = " ".join(words).replace("-", "_")
     found = re.search(r"\b_*(?:per_device_train_)?batch(?:_size)?[= ](\d{1,5})\b", text)
+    if found is None and totals and totals.samples and totals.steps:
+        return str(max(1, round(totals.samples / totals.steps / max(1, totals.processes))))
     return found[1] if found else ""
 
 

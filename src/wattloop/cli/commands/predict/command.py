@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from wattloop.cli.app import RUN, UsualCommandGroup, Verb
+from wattloop.cli.app import RUN, StoreOptions, UsualCommandGroup, Verb
 from wattloop.cli.commands.predict.inspect import inspect_command
 from wattloop.cli.commands.predict.job import job_command
 from wattloop.cli.commands.predict.options import (
@@ -17,11 +17,17 @@ from wattloop.cli.commands.predict.options import (
 )
 from wattloop.cli.commands.predict.parallel import is_decoder, plan_command, show_parallel
 from wattloop.cli.commands.predict.serve import serve_command
-from wattloop.cli.commands.predict.view import keep_workload, print_forecast, print_points
+from wattloop.cli.commands.predict.view import (
+    keep_workload,
+    print_forecast,
+    print_jobs,
+    print_points,
+)
 from wattloop.cli.options import (
     Config,
     JsonFile,
     Pue,
+    StorePlace,
     Tariff,
     Zone,
     argument,
@@ -31,39 +37,45 @@ from wattloop.cli.options import (
 )
 from wattloop.cli.output import present, print_table, say
 from wattloop.cli.progress import counted, spinner
+from wattloop.cli.stored import named_run
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.records import picked
+from wattloop.core.settings import Settings
 from wattloop.core.table import Table
 from wattloop.core.units import format_bytes, format_power
-from wattloop.hardware.gpus import Gpu
+from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.comparison import Axis, ComparisonPoint, parse_axis, points_data
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.forecaster import ESTIMATORS, Forecaster
 from wattloop.predict.request import Question
-from wattloop.predict.run_total import RunLength
+from wattloop.predict.run_total import RunLength, job_on_gpu, measured_job
 from wattloop.predict.sources.script import LIMIT_S, script_workload
 
 MOST_POINTS = 2_000
+EXAMPLES = """\
+wattloop predict --run last --gpu h100-sxm
+wattloop predict --model hf:gpt2 --batch 64 --precision bf16 --gpu h200 --steps 10000
+wattloop predict --model models.py:make --compare a100,h100,h200
+wattloop predict --script train.py --gpu h100-sxm -- --batch-size 64"""
 app = Verb(
-    "Predict time, power, energy and memory of a training on a GPU, without running it.",
-    example="wattloop predict --model hf:gpt2 --batch 64 --precision bf16 --gpu h200\n"
-    "wattloop predict --model models.py:make --compare a100,h100,h200\n"
-    "wattloop predict --script train.py --gpu h100-sxm -- --batch-size 64",
+    "Predict what a job costs on another GPU: time, energy, money, CO2e and memory. The job is a "
+    "measured run (--run), a model or a program.",
+    example=EXAMPLES,
     cls=UsualCommandGroup,
 )
 
 
-@app.command(
-    RUN,
-    example="wattloop predict --model hf:gpt2 --batch 64 --precision bf16 --gpu h200\n"
-    "wattloop predict --model torch:torchvision.models:resnet50 --compare a100,h100,h200\n"
-    "wattloop predict --script train.py --gpu h100-sxm -- --batch-size 64",
-)
+@app.command(RUN, example=EXAMPLES)
 def run_command(  # noqa: PLR0913 - one parameter per option
     arguments: list[str] | None = argument("-- ARGUMENTS", "Of the program, with --script.", None),
     *,
     work: WorkloadOptions,
+    run: str | None = option(
+        "--run RUN",
+        "Measured run, by name, identifier or 'last', that is asked for on --gpu.",
+        None,
+    ),
     script: str | None = option(
         "--script FILE.py",
         "Run a training program until its first step and predict that, instead of --model.",
@@ -117,11 +129,18 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     pue: Pue = None,
     zone: Zone = None,
     tariff: Tariff = None,
+    store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Predict one training step and, with --steps or --epochs, the whole run."""
+    """Predict one training step and, with --steps, --epochs or --run, the whole job."""
     settings = settings_of(config, pue=pue, zone=zone, tariff=tariff)
     with with_options_named():
+        if run is not None:
+            _check_alone(run, work, script, arguments)
+            names = work.gpu if compare is None else compare
+            place = StoreOptions(json_file=json_file, store=store, config=config)
+            _show_job(run, [name.strip() for name in names.split(",")], settings, place)
+            return
         if parallel is not None and script is None and is_decoder(work.model):
             show_parallel(
                 work,
@@ -173,6 +192,26 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         say(
             f"note: {unused}: cost and carbon are of a run; give --steps, or --epochs and --samples"
         )
+
+
+def _check_alone(
+    run: str, work: WorkloadOptions, script: str | None, arguments: list[str] | None
+) -> None:
+    """Refuse what says again which job is meant."""
+    stated = {"--model": work.model, "--script": script, "arguments": arguments}
+    other = next((name for name, value in stated.items() if value), None)
+    if other is not None:
+        raise ConfigError(f"--run {run}: the run says what the job is; leave out {other}")
+
+
+def _show_job(run: str, names: Sequence[str], settings: Settings, given: StoreOptions) -> None:
+    """Print a measured run as it would be on other GPUs."""
+    with given.open_store() as place:
+        record = named_run(place, run)
+    gpus = [gpu_named(name) for name in names]
+    job = measured_job(record, settings, gpus[0].name)
+    found = [job_on_gpu(job, gpu) for gpu in gpus]
+    given.present(lambda: [one.to_dict() for one in found], lambda: print_jobs(found))
 
 
 def _program(
@@ -271,7 +310,7 @@ def _draw(points: Sequence[ComparisonPoint], axes: Sequence[Axis], plot: str) ->
     say(f"wattloop: figure in {plot}")
 
 
-app.command("inspect", example="wattloop predict inspect --model torchvision:resnet50 --gpu h200")(
+app.command("inspect", example="wattloop predict inspect --model hf:gpt2 --gpu h200")(
     inspect_command
 )
 app.command("job", example="wattloop predict job --cluster cluster.yaml --gpus 4 --name train")(

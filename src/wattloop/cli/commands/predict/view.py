@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from wattloop.cli.output import UNKNOWN, print_rows, say, short_energy
+from wattloop.cli.output import UNKNOWN, print_rows, print_table, say, short_energy
 from wattloop.core.files import user_path
 from wattloop.core.units import (
     format_bytes,
@@ -18,7 +18,13 @@ from wattloop.core.units import (
 from wattloop.predict.comparison import Axis, ComparisonPoint, best_points, unsure_gpus
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.prediction import Interval
-from wattloop.predict.run_total import PredictedAmount, RunTotal
+from wattloop.predict.run_total import (
+    JobOnGpu,
+    PredictedAmount,
+    RunTotal,
+    interval_text,
+    job_table,
+)
 
 SMALL_SHARE = 0.01
 """Terms below it are not listed: they are noise to a reader."""
@@ -86,6 +92,16 @@ def print_run(run: RunTotal) -> None:
     print_rows(("", "predicted", "90% interval"), rows, title=title)
 
 
+def print_jobs(found: Sequence[JobOnGpu]) -> None:
+    """Print a measured run next to what it would be on each other GPU."""
+    for number, one in enumerate(found):
+        if number:
+            typer.echo()
+        print_table(job_table(one))
+    for note in dict.fromkeys(note for one in found for note in (one.source, *one.notes)):
+        say(f"note: {note}")
+
+
 def all_notes(forecast: Forecast) -> list[str]:
     """Return the assumptions about model, node and run."""
     notes = [*forecast.notes]
@@ -120,13 +136,6 @@ def title_of(forecast: Forecast) -> str:
 
 def rate_text(forecast: Forecast) -> str:
     return f"{_digits(forecast.throughput_samples_s)} samples/s"
-
-
-def interval_text(low: float, high: float, format_: Callable[[float], str]) -> str:
-    """Format an interval: `170 to 195 ms`."""
-    one, other = format_(low).partition(" (")[0], format_(high).partition(" (")[0]
-    number, _, unit = one.partition(" ")
-    return f"{number} to {other}" if other.endswith(f" {unit}") else f"{one} to {other}"
 
 
 def _range(interval: Interval | None, format_: Callable[[float], str]) -> str:

@@ -191,8 +191,8 @@ def list_command(
     from wattloop.store.runs import list_trial_groups
 
     wanted = run_filter(name, status, tag or [], host=host, job=job, since=since)
-    order = view.order_of(rows.sort, given.settings())
     with given.open_existing_store() as place:
+        order = view.order_of(rows.sort, given.settings(), place)
         if place is not None:
             listed = view.list_rows(place, wanted, rows.limit, order, folded=not rows.every)
         if given.json_file is not None:

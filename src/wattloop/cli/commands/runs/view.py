@@ -42,7 +42,14 @@ from wattloop.integrations.phases import StepTotals, format_totals
 from wattloop.integrations.serving import ServingTotals, format_serving
 from wattloop.store.comparison import Cell, ComparedQuantity, RunComparison
 from wattloop.store.database import Store
-from wattloop.store.runs import RunFilter, RunRecord, list_runs, list_trial_groups, live_runs
+from wattloop.store.runs import (
+    RunFilter,
+    RunRecord,
+    known_tariff,
+    list_runs,
+    list_trial_groups,
+    live_runs,
+)
 from wattloop.store.trial_groups import TrialGroup, group_of
 
 
@@ -128,7 +135,11 @@ class ListOrder(NamedTuple):
         own = accounting.get("cost") or {}
         if own.get("amount") is not None:
             return float(own["amount"]), str(own.get("currency") or "")
-        grid_j = row.energy_j if isinstance(row, RunRecord) else row.facility_j or row.energy_j
+        grid_j = (
+            (accounting.get("facility") or {}).get("energy_j")
+            if isinstance(row, RunRecord)
+            else row.facility_j
+        ) or row.energy_j
         if self.tariff_per_kwh is None or grid_j is None:
             return None
         return cost_of(grid_j, self.tariff_per_kwh, self.currency).amount, self.currency
@@ -159,11 +170,14 @@ class RunList:
         return [row for row in self.rows if isinstance(row, TrialGroup)]
 
 
-def order_of(by: str, settings: Settings) -> ListOrder:
-    """Return the order with this name."""
+def order_of(by: str, settings: Settings, store: Store | None) -> ListOrder:
+    """Return the order with this name, and the tariff of the settings or of the newest run."""
     if by not in ("newest", "cost", "energy", "duration"):
         raise ConfigError(f"--sort {by}: unknown; choose newest, cost, energy or duration")
-    return ListOrder(by, settings.tariff_per_kwh, settings.currency)
+    if store is None:
+        return ListOrder(by)
+    tariff = known_tariff(store, settings)
+    return ListOrder(by, tariff.per_kwh, tariff.currency)
 
 
 def list_rows(
