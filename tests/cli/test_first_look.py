@@ -6,11 +6,13 @@ import pytest
 
 from tests.store.test_job_queries import record
 from tests.support.first_look import FAULT, fill, node_reports
+from wattloop.cli.app import QUESTIONS
 from wattloop.cli.main import main
 from wattloop.core.records import Scope
 from wattloop.fleet.nodes import write_nodes
 from wattloop.store.comparison import compare
 from wattloop.store.database import open_store
+from wattloop.store.runs import insert_run
 from wattloop.testing.journals import root_window
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +39,7 @@ def printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
         ("runs", "cost most"),
         ("runs", "compare"),
         ("advise", "wasteful"),
-        ("predict", "cost"),
+        ("predict", "Cost"),
         ("fleet", "wrong on nodes"),
     ],
 )
@@ -87,6 +89,53 @@ def test_runs_of_which_different_parts_were_read_are_not_told_apart() -> None:
 def test_why_a_run_is_wasteful(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(["advise", "gpt2", "--store", place], capsys)
     assert lines[0].startswith("1. ") and any("seen: " in line for line in lines)
+
+
+def test_the_help_ends_with_the_command_of_each_question(
+    place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these commands answers as it is printed, with a run and a node of this store."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("WATTLOOP_STORE", place)
+    help_text = printed(["--help"], capsys)
+    for question, command in QUESTIONS.items():
+        assert any(question in line and command in line for line in help_text)
+        names = iter(("gpt2", "gpt2-capped"))
+        words = [next(names) if word == "RUN" else word for word in command.split()[1:]]
+        assert printed(words, capsys)
+
+
+def test_what_a_measured_job_would_cost_on_an_h100(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the run alone: time, energy, money and CO2e, measured and modelled."""
+    words = ["predict", "--run", "gpt2", "--gpu", "h100-sxm", "--store", place]
+    lines = printed(words, capsys)
+    for what, unit in (("time", "s"), ("energy", "Wh"), ("cost", "EUR"), ("carbon", "CO2e")):
+        (line,) = (line for line in lines if line.startswith(f"{what} "))
+        assert line.count(unit) >= 2, line
+    assert any("modelled from the run and the data sheets" in line for line in lines)
+    both = printed([*words[:3], "--compare", "a100,h100-sxm", *words[5:]], capsys)
+    assert sum(line.startswith("cost ") for line in both) == 2
+
+
+def test_a_run_says_what_the_job_is(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", "--run", "gpt2", "--model", "hf:gpt2", "--store", place]
+    assert main(words) == 2
+    assert "leave out --model" in capsys.readouterr().err
+
+
+def test_of_several_runs_of_a_name_it_is_said_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "runs.db"
+    with open_store(path) as store:
+        for number in range(2):
+            insert_run(store, record(number, name="twice"))
+    lines = printed(["advise", "twice", "--store", str(path)], capsys)
+    assert any("newest of 2 runs" in line and "runs list --name twice" in line for line in lines)
+    lines = printed(["advise", record(0).run_id, "--store", str(path)], capsys)
+    assert not any("newest of" in line for line in lines)
 
 
 def test_what_a_job_would_cost_on_an_h100(capsys: pytest.CaptureFixture[str]) -> None:

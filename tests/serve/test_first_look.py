@@ -3,6 +3,7 @@
 Each test follows links, buttons and boxes by the text that a reader sees, and counts them.
 """
 
+import re
 import shutil
 import socket
 import threading
@@ -23,7 +24,7 @@ import uvicorn
 from playwright.sync_api import sync_playwright
 
 from tests.serve.test_browser import _faults, _photograph
-from tests.support.first_look import FAULT, STEPS, fill, node_reports
+from tests.support.first_look import BARE_NODE, FAULT, fill, node_reports
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store
@@ -91,12 +92,17 @@ def reader(base: str, window: Any) -> Reader:
 
 
 def test_what_cost_most_last_week(reader: Reader) -> None:
-    """The card of this week leads to the runs of the last one, the dearest first, with its cost."""
-    reader.click("link", "its runs", "section:has(h2:text-is('This week'))")
-    reader.sees("unet-seg")
-    cells = reader.page.locator("tbody tr").first.locator("td").all_inner_texts()
-    assert "unet-seg" in cells[1]
-    assert any("EUR" in cell for cell in cells)
+    """The card of what cost most has last week; all of its runs are in the list, as many."""
+    reader.click("link", "last week", "section:has(#largest)")
+    reader.sees("unet-seg", "section:has(#largest)")
+    cells = reader.page.locator("section:has(#largest) tbody tr").first.locator("td")
+    assert "unet-seg" in cells.nth(1).inner_text() and "EUR" in cells.nth(2).inner_text()
+    week = reader.page.locator("section:has(h2:text-is('This week'))").inner_text()
+    (runs,) = re.findall(r"\(last week (\d+)\)", week)
+    reader.click("link", "all of them", "section:has(#largest)")
+    assert reader.page.locator("#list tbody tr").count() == int(runs) == 3
+    first = reader.page.locator("#list tbody tr").first.inner_text()
+    assert "unet-seg" in first and "EUR" in first
     assert reader.clicks <= MOST_CLICKS
 
 
@@ -107,7 +113,20 @@ def test_which_of_two_runs_is_better_and_whether_it_is_certain(reader: Reader) -
     reader.click("checkbox", "Compare gpt2-capped", cards)
     reader.click("button", "Compare 2", cards)
     reader.sees("gpt2-capped is better than gpt2: gpt2-capped has energy per step -")
-    reader.sees("Certain: more than the sensors err")
+    reader.sees("Certain of these two runs: more than the sensors err")
+
+
+def test_two_runs_are_found_by_name_on_the_page_of_comparisons(reader: Reader) -> None:
+    """A search as one types, and a click on each: no box to tick, no button."""
+    reader.click("link", "Compare", "header")
+    for name in ("vit-base", "bert-large"):
+        reader.page.get_by_role("searchbox", name="Search").fill(name)
+        reader.page.wait_for_function(
+            "(name) => [...document.querySelectorAll('#list a')].every((a) => a.text === name)",
+            arg=name,
+        )
+        reader.click("link", name, "#list")
+    reader.sees("bert-large against vit-base: not certain.")
 
 
 def test_why_a_run_is_wasteful(reader: Reader) -> None:
@@ -119,14 +138,26 @@ def test_why_a_run_is_wasteful(reader: Reader) -> None:
 
 
 def test_what_the_job_would_cost_on_an_h100(reader: Reader) -> None:
-    """From the run, with its model, batch, GPUs and steps; energy and money of the whole job."""
+    """From the run alone: money, time, energy and CO2e of the whole job, with intervals."""
+    reader.click("link", "unet-seg", "section:has(#largest)")
+    reader.click("link", "On another GPU: what would it cost on an H100?")
+    reader.sees("unet-seg on NVIDIA H100")
+    rows = reader.page.locator("section:has(#moved) tbody tr").all_inner_texts()
+    for what, unit in (("time", "min"), ("energy", "Wh"), ("cost", "EUR"), ("carbon", "CO2e")):
+        (row,) = (row for row in rows if row.startswith(f"{what}\t"))
+        assert row.count(unit) >= 2, row
+    assert reader.page.locator("select[name=gpu]").input_value() == "h100-sxm"
+
+
+def test_a_run_whose_model_is_known_has_a_closer_prediction(reader: Reader) -> None:
+    """The form is filled in with model, batch and number of GPUs; the step is predicted, too."""
     for library in ("torch", "transformers"):
         pytest.importorskip(library, reason=f"{library} is not installed")
     reader.click("link", "gpt2", "section:has(#largest)")
-    reader.click("link", "What would it cost on an H100?")
-    reader.sees(f"Energy of {STEPS:,} steps, GPUs")
-    reader.sees("Cost", "dl")
-    assert "EUR" in reader.page.locator("main dl").first.inner_text()
+    reader.click("link", "On another GPU: what would it cost on an H100?")
+    reader.sees("One step of gpt2, from its model")
+    reader.sees("gpt2 on NVIDIA H100")
+    assert reader.page.locator("input[name=batch]").input_value() == "8"
     reader.page.wait_for_selector("[data-chart] svg.marks")
 
 
@@ -140,18 +171,32 @@ def test_whether_anything_is_wrong_on_node_7(reader: Reader) -> None:
     assert reader.clicks <= MOST_CLICKS
 
 
+def test_a_node_without_an_agent_is_judged_by_its_runs(reader: Reader) -> None:
+    """Sensors and failed runs of a host that only has runs; its name leads to them."""
+    reader.click("link", "Nodes", "header")
+    row = reader.page.locator(f"tr[id='{BARE_NODE}']")
+    assert "no agent" in row.inner_text() and "1 run failed" in row.inner_text()
+    reader.click("link", "1 run failed", f"tr[id='{BARE_NODE}']")
+    assert reader.page.locator("#list tbody tr").count() == 1
+    assert reader.clicks <= MOST_CLICKS
+
+
 ANSWERS = {
-    "jobs": "/jobs?sort=energy",
+    "jobs": "/jobs?sort=cost",
+    "overview": "/?cost=last+week",
+    "choice": "/compare?run=20260101-000003-000003",
     "comparison": "/compare?run=20260101-000003-000003&run=20260101-000004-000004",
     "wasteful": "/runs/20260101-000003-000003",
     "nodes": "/nodes",
-    "cost": "/predict?run=20260101-000003-000003&gpu=h100-sxm&steps=4000&gpus=2",
+    "cost": "/predict?run=20260101-000003-000003&gpu=h100-sxm&gpus=2",
 }
 """Pages that answer the questions; test_browser.py has the others."""
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-@pytest.mark.parametrize(("width", "theme"), [(1_280, "light"), (360, "dark")])
+@pytest.mark.parametrize(
+    ("width", "theme"), [(1_280, "light"), (1_280, "dark"), (360, "light"), (360, "dark")]
+)
 def test_answers_can_be_read_by_everybody(
     base: str, window: Any, name: str, width: int, theme: str
 ) -> None:

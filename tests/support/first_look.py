@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.support.virtual_runs import CardScript, RunScript, Work, write_run
+from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
 from wattloop.fleet.delivery.node_status import NodeStatus
 from wattloop.store.database import Store
@@ -16,6 +17,8 @@ BUSY = Activity(0.96, 0.5, 0.9)
 DURATION_S = 120.0
 STEPS = 4_000
 FAULT = "gpu:2: no energy reading since 07:41"
+BARE_NODE = "node8"
+"""A host without an agent, on which a run failed."""
 
 
 def last_monday_s() -> float:
@@ -26,7 +29,7 @@ def last_monday_s() -> float:
 
 
 def fill(store: Store) -> dict[str, RunRecord]:
-    """Write three runs of last week and two of the last hours; the starved one costs most."""
+    """Write three runs of last week and three of the last hours; the starved one costs most."""
     starved = [Work(4 + 4 * n, BUSY if n % 2 else IDLE) for n in range(29)]
     well = CardScript([Work(4, BUSY), Work(114, Activity(0.5, 0.2, 0.5))])
     week_s, now_s = last_monday_s(), time.time()
@@ -36,14 +39,18 @@ def fill(store: Store) -> dict[str, RunRecord]:
         "vit-base": (week_s + 7_200, [well], ()),
         "gpt2": (now_s - 7_200, [CardScript(starved)] * 2, ("--batch-size", "8")),
         "gpt2-capped": (now_s - 3_600, [CardScript([Work(4, BUSY)], limit_share=0.6)], ()),
+        "resnet50": (now_s - 5_400, [well], ()),
     }
     found = {}
+    ends = {"resnet50": (BARE_NODE, RunStatus.FAILED)}
     for number, (name, (started_s, cards, more)) in enumerate(plans.items()):
+        host, status = ends.get(name, (f"node{number + 1}", RunStatus.FINISHED))
         found[name] = write_run(
             store,
             RunScript(
                 name=name,
-                host=f"node{number + 1}",
+                host=host,
+                status=status,
                 run_id=f"20260101-00000{number}-{number:06x}",
                 duration_s=DURATION_S,
                 cards=cards,

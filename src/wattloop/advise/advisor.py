@@ -32,8 +32,11 @@ SHORTEST_S = 10.0
 class Need(NamedTuple):
     """A condition on the facts of a run, and the reason given where they do not meet it."""
 
-    lacked: str
+    lacked: str | Callable[[RunFacts], str]
     is_met: Callable[[RunFacts], bool]
+
+    def reason(self, facts: RunFacts) -> str:
+        return self.lacked if isinstance(self.lacked, str) else self.lacked(facts)
 
 
 def _has_signals(facts: RunFacts, *names: str) -> bool:
@@ -49,7 +52,19 @@ PHASE_LENGTH = Need(
 OWN_PACE = Need(
     "the program answers requests or a person", lambda facts: not facts.waits_on_purpose
 )
-GPU = Need("no readings of a GPU with a known power limit", lambda facts: bool(facts.gpus))
+
+
+def _without_gpu(facts: RunFacts) -> str:
+    result = facts.record.result
+    gpus = () if result is None else result.scope_domains(Scope.GPU)
+    if not gpus:
+        return "no GPU was read"
+    if all(gpu.tdp_w is None for gpu in gpus):
+        return "the power limit of its GPU is not known"
+    return "the readings of its GPU over time are not stored, only its energy"
+
+
+GPU = Need(_without_gpu, lambda facts: bool(facts.gpus))
 GPU_WORK = Need("no GPU had work", lambda facts: facts.working is not None)
 SECOND_GPU = Need("only one GPU was read", lambda facts: len(facts.gpus) > 1)
 UTILISATION = Need(
@@ -137,9 +152,19 @@ def silent_rules(facts: RunFacts, found: Sequence[Advice]) -> list[SilentRule]:
     silent = []
     for name, rule in RULES.items():
         if name not in spoke:
-            lacked = (need.lacked for need in rule.needs if not need.is_met(facts))
+            lacked = (need.reason(facts) for need in rule.needs if not need.is_met(facts))
             silent.append(SilentRule(name, next(lacked, "")))
     return silent
+
+
+def noticed(record: RunRecord) -> list[str]:
+    """Return what was noticed when the run ended, from energies alone."""
+    insights = (record.accounting or {}).get("insights") or ()
+    return [str(one.get("text")) for one in insights if one.get("code") in WASTE]
+
+
+WASTE = ("low_efficiency", "cpu_underload", "gpu_underload", "gpu_imbalance", "node_imbalance")
+"""Insights that say that devices waited."""
 
 
 def advice_on(store: Store, record: RunRecord, settings: Settings | None = None) -> list[Advice]:

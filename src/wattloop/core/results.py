@@ -1,5 +1,6 @@
 """Energies of a window and their errors, the end of a run, labels of efficiency, as plain data."""
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -461,3 +462,18 @@ def _identity(domain: DomainEnergy, machine: str) -> str:
     """Return the identity of a model: another TDP or stated error is another model."""
     parts = (machine, domain.name, domain.source, domain.device, domain.tdp_w)
     return "|".join(map(str, (*parts, domain.known_error, domain.known_error_w)))
+
+
+_DEGREES = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, math.inf)
+_STUDENT = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.860, 1.812, 1.753, 1.725, 1.697, 1.671)
+
+
+def student_95(degrees: float) -> float:
+    """Return the 95% quantile of Student's t, from its table, between in 1 / degrees."""
+    values = (*_STUDENT, 1.645)
+    for (d0, t0), (d1, t1) in itertools.pairwise(zip(_DEGREES, values, strict=True)):
+        if degrees <= d1:
+            inverse = 1 / max(degrees, d0)
+            share = (1 / d0 - inverse) / (1 / d0 - 1 / d1)
+            return t0 + share * (t1 - t0)
+    return values[-1]

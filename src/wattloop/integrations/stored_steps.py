@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wattloop.core.records import shape_fault
+from wattloop.core.results import RunStatus
 from wattloop.integrations.phases import StepTotals
 from wattloop.store.database import Store
 from wattloop.store.run_record import RunRecord, read_events, read_steps, runs_with_steps
+from wattloop.store.runs import named_runs
 
 
 class StepPoint(NamedTuple):
@@ -193,6 +195,32 @@ def read_step_costs(store: Store, records: Sequence[RunRecord]) -> list[dict[str
     """Return `StepTotals.costs` of each run; empty for a run without steps."""
     totals = [read_step_totals(store, record) for record in records]
     return [{} if each is None else each.costs for each in totals]
+
+
+MOST_REPEATS = 12
+
+
+def read_repeats(store: Store, records: Sequence[RunRecord]) -> list[list[dict[str, float]]]:
+    """Return, for each run, energy and step costs of the newest runs that did the same.
+
+    These have its name and its command, and finished.
+    """
+    found = []
+    for record in records:
+        group = [record]
+        for other in named_runs(store, record.name, 4 * MOST_REPEATS) if record.name else ():
+            same = other.command == record.command and other.status is RunStatus.FINISHED
+            same = same and other.counted and not other.quarantine
+            if same and other.run_id != record.run_id and len(group) < MOST_REPEATS:
+                group.append(other)
+        costs = read_step_costs(store, group)
+        found.append(
+            [
+                {"energy_j": each.energy_j or 0.0, **cost}
+                for each, cost in zip(group, costs, strict=True)
+            ]
+        )
+    return found
 
 
 def read_run_totals(store: Store, records: Sequence[RunRecord]) -> dict[str, dict[str, Any]]:

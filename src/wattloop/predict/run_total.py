@@ -398,7 +398,7 @@ def job_table(found: JobOnGpu) -> Table:
         _compared("time", job.duration_s, found.time_s, format_duration),
         _compared("power per GPU", was_w, found.power_w, format_power),
         _compared("energy", job.energy_j, found.energy_j, _kwh),
-        _compared("energy from the grid", job.facility_j, found.facility_j, _kwh),
+        _compared("from the grid", job.facility_j, found.facility_j, _kwh),
     ]
     if priced.cost is not None and found.cost is not None:
         rows.append(_compared("cost", priced.cost.value, found.cost, money))

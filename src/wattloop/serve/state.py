@@ -151,7 +151,7 @@ class AppState:
             "moment": _moment,
             "short": _short,
             "many": _many,
-            "kwh": _kwh,
+            "kwh": kwh_text,
             "day": _day,
         }
 
@@ -220,7 +220,7 @@ def _short(value: float | None) -> str:
     return "–" if value is None else format_energy(value).partition(" (")[0]
 
 
-def _kwh(energy_j: float | None) -> str:
+def kwh_text(energy_j: float | None) -> str:
     """Format joules as on an electricity bill: `412 Wh`, `1.24 kWh`, `3.10 MWh`; `12.3 J`."""
     if energy_j is None:
         return "–"

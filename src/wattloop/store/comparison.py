@@ -3,16 +3,27 @@
 A difference counts as real when it exceeds the uncertainty of both values together. The same
 sensor, and the same model on the same machine, errs the same way in both runs, so its systematic
 error cancels (`core.results`); between different sensors, models or machines it is added.
+
+That a difference is real says nothing about other runs. Where the runs were repeated, their means
+are compared by Welch's t test of the logarithms.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, variance
 from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Scope
-from wattloop.core.results import MODELS, DomainEnergy, EnergyError, energy_error, ratio_error
+from wattloop.core.results import (
+    MODELS,
+    DomainEnergy,
+    EnergyError,
+    energy_error,
+    ratio_error,
+    student_95,
+)
 from wattloop.core.units import format_change
 from wattloop.store.runs import RunRecord
 
@@ -60,6 +71,7 @@ class RunComparison:
     records: tuple[RunRecord, ...]
     quantities: tuple[ComparedQuantity, ...]
     notes: tuple[str, ...]
+    repeats: tuple[tuple[Mapping[str, float], ...], ...] = ()
 
     @property
     def verdicts(self) -> list[str]:
@@ -69,12 +81,25 @@ class RunComparison:
         else the whole energy: steps of different batches are different work.
         """
         rows = {(quantity.name, quantity.scope): quantity for quantity in self.quantities}
-        asked = [(STEP_COSTS[key][0], "") for key in ("token_j", "sample_j", "step_j")]
-        row = next((rows[key] for key in [*asked, ("energy", TOTAL)] if key in rows), None)
+        asked = {key: (STEP_COSTS[key][0], "") for key in ("token_j", "sample_j", "step_j")}
+        asked["energy_j"] = ("energy", TOTAL)
+        key = next((key for key, name in asked.items() if name in rows), None)
+        if key is None:
+            return []
+        row = rows[asked[key]]
+        groups = [[each[key] for each in group if each.get(key)] for group in self.repeats]
         return [
-            _verdict(self.records[0], record, row.name, row.cells[at], rows["time", ""].cells[at])
+            _verdict(
+                self.records[0],
+                record,
+                row.name,
+                row.cells[at],
+                rows["time", ""].cells[at],
+                _variation(groups[0], groups[at], record.name == self.records[0].name)
+                if groups
+                else None,
+            )
             for at, record in enumerate(self.records[1:], start=1)
-            if row is not None
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,13 +127,16 @@ class RunComparison:
 
 
 def compare(
-    records: Sequence[RunRecord], step_costs: Sequence[Mapping[str, float]] = ()
+    records: Sequence[RunRecord],
+    step_costs: Sequence[Mapping[str, float]] = (),
+    repeats: Sequence[Sequence[Mapping[str, float]]] = (),
 ) -> RunComparison:
     """Compare every run with the first.
 
     Args:
         records: the runs.
         step_costs: those of `STEP_COSTS` that are known of each run.
+        repeats: for each run, `energy_j` and step costs of all runs that did the same.
     """
     if len(records) < 2:
         raise ConfigError("comparing needs two runs or more; see them with: wattloop runs list")
@@ -130,7 +158,8 @@ def compare(
         if sum(value is not None for value in values) > 1:
             pairs = zip(records, values, strict=True)
             rows.append(_row(name, "", unit, [_step_cost(records[0], *p, unit) for p in pairs]))
-    return RunComparison(tuple(records), tuple(rows), tuple(_notes(records)))
+    groups = tuple(map(tuple, repeats))
+    return RunComparison(tuple(records), tuple(rows), tuple(_notes(records)), groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +232,54 @@ def _step_cost(first: RunRecord, record: RunRecord, cost: float | None, unit: st
     return _Known(cost, total.uncertainty * scale, total.error, scale)
 
 
-def _verdict(first: RunRecord, record: RunRecord, what: str, cell: Cell, time: Cell) -> str:
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """Difference of repeated runs as a fraction, with its 90% interval; None for one group."""
+
+    counts: tuple[int, int]
+    low: float
+    high: float
+    difference: float | None = None
+
+    @property
+    def text(self) -> str:
+        if self.difference is None:
+            most = format_change(self.high)
+            return f"two of {self.counts[0]} runs of this name differ by up to {most}"
+        first, second = self.counts
+        return (
+            f"means of {first} and {second} runs differ by {format_change(self.difference)} "
+            f"({format_change(self.low)} to {format_change(self.high)})"
+        )
+
+
+def _variation(first: Sequence[float], second: Sequence[float], same: bool) -> Variation | None:
+    """Return how repeats differ; of one name, how far two runs of it are apart in 90% of cases."""
+    if min(len(first), len(second)) < (3 if same else 2):
+        return None
+    logs = [[math.log(value) for value in group] for group in (first, second)]
+    parts = [variance(group) / len(group) for group in logs]
+    if same:
+        degrees, width = len(first) - 1.0, math.sqrt(2 * variance(logs[0]))
+        apart = math.expm1(student_95(degrees) * width)
+        return Variation((len(first), len(second)), -apart, apart)
+    # Welch-Satterthwaite: degrees of freedom of a sum of two variances
+    total = sum(parts)
+    ends = sum(p**2 / (len(group) - 1) for p, group in zip(parts, logs, strict=True))
+    width = student_95(total**2 / ends if ends else 1.0) * math.sqrt(total)
+    mean = fmean(logs[1]) - fmean(logs[0])
+    low, high = math.expm1(mean - width), math.expm1(mean + width)
+    return Variation((len(first), len(second)), low, high, math.expm1(mean))
+
+
+def _verdict(
+    first: RunRecord,
+    record: RunRecord,
+    what: str,
+    cell: Cell,
+    time: Cell,
+    varied: Variation | None,
+) -> str:
     same = first.name == record.name
     base, name = (r.run_id if same or not r.name else r.name for r in (first, record))
     if cell.difference is None:
@@ -218,13 +294,32 @@ def _verdict(first: RunRecord, record: RunRecord, what: str, cell: Cell, time: C
             f"{name} against {base}: not certain. Its {what} differs by {change}, "
             "which is within the uncertainty of the sensors"
         )
+    if varied is not None:
+        mean = cell.difference if varied.difference is None else varied.difference
+        inside = varied.low <= 0 <= varied.high
+        if varied.difference is None:
+            inside = abs(cell.difference) <= varied.high
+        if inside or (mean < 0) != (cell.difference < 0):
+            return (
+                f"{name} against {base}: not certain. The {what} of these two differs by {change}, "
+                f"more than the sensors err; but runs vary: {varied.text}"
+            )
     better, worse = (name, base) if cell.difference < 0 else (base, name)
     longer = f", time {format_change(time.difference)}" if time.difference else ""
     work = ", if both did the same work" if what == "energy" else ""
     return (
         f"{better} is better than {worse}{work}: {name} has {what} {change}{longer}. "
-        "Certain: more than the sensors err; repeat both to see how much runs vary"
+        f"{_certainty(varied)}"
     )
+
+
+def _certainty(varied: Variation | None) -> str:
+    if varied is None:
+        return (
+            "Certain of these two runs: more than the sensors err. Not known of others: repeat "
+            "both under their names to see how much runs vary"
+        )
+    return f"Certain: more than the sensors err and more than runs vary ({varied.text})"
 
 
 def _parts(record: RunRecord, scope: str) -> tuple[DomainEnergy, ...]:

@@ -115,9 +115,7 @@ def find_run(store: Store, reference: str, *, by_name: bool = False) -> RunRecor
             query = query.where(begins).order_by(func.length(runs.c.run_id)).limit(10)
         found = [read_record(body) for (body,) in connection.execute(query)]
     if by_name and reference and not found:
-        newest = _newest_first(select(runs.c.body).where(runs.c.name == reference)).limit(1)
-        with store.reading() as connection:
-            found = [read_record(body) for body in connection.execute(newest).scalars()]
+        found = named_runs(store, reference, 1)
     if not reference or not found:
         raise RunNotFound(_not_found(store, reference))
     if len(found) > 1:
@@ -173,6 +171,13 @@ def list_runs(
         query = query.limit(limit)
     with store.reading() as connection:
         return [read_record(body) for (body,) in connection.execute(query)]
+
+
+def named_runs(store: Store, name: str, limit: int) -> list[RunRecord]:
+    """Return the newest runs with exactly this name."""
+    query = _newest_first(select(runs.c.body).where(runs.c.name == name)).limit(limit)
+    with store.reading() as connection:
+        return [read_record(body) for body in connection.execute(query).scalars()]
 
 
 def count_named(store: Store, name: str) -> int:

@@ -17,10 +17,10 @@ from wattloop.cap.saver.proof import (
     Setting,
     SettingReading,
     format_saving,
-    student_95,
 )
 from wattloop.cap.saver.saver import Saver, SaverConfig
 from wattloop.core.errors import ConfigError, LeverError
+from wattloop.core.results import student_95
 
 CAPS = [100.0, 125.0, 150.0, 175.0, 200.0, 225.0]
 FOUND = Setting(250.0, None)

@@ -1,6 +1,5 @@
 """Saving of a run at lower settings, estimated against slices at the reference: pairs, interval."""
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from wattloop.cap.finder import GainInterval
 from wattloop.cap.online import SliceCost
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import shape_fault
+from wattloop.core.results import student_95
 
 
 class Setting(NamedTuple):
@@ -617,18 +617,3 @@ def _solve(
     free = sum(e.count for e in used.values()) - len(settings)
     left = [max(0.0, a - b) for a, b in zip(squares, fitted, strict=True)]
     return _Levels(settings, logs, covariance), left, float(free)
-
-
-_DEGREES = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, math.inf)
-_STUDENT = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.860, 1.812, 1.753, 1.725, 1.697, 1.671)
-
-
-def student_95(degrees: float) -> float:
-    """Return the 95% quantile of Student's t, from its table, between in 1 / degrees."""
-    values = (*_STUDENT, 1.645)
-    for (d0, t0), (d1, t1) in itertools.pairwise(zip(_DEGREES, values, strict=True)):
-        if degrees <= d1:
-            inverse = 1 / max(degrees, d0)
-            share = (1 / d0 - inverse) / (1 / d0 - 1 / d1)
-            return t0 + share * (t1 - t0)
-    return values[-1]

@@ -58,7 +58,11 @@ def advise(
             looked = any(not one.lacked for one in silent)
             nothing = "no rule found waste" if looked else "no rule had the readings it needs"
             reason = reason_without_facts(record) or nothing
-            say(f"wattloop: nothing to advise on run {record.run_id}: {reason}")
+            seen = advisor.noticed(record)
+            what = "no saving was found for" if seen else "nothing to advise on"
+            say(f"wattloop: {what} run {record.run_id}: {reason}")
+            for text in seen:
+                say(f"  noticed: {text}")
             say_silence(silent)
 
 

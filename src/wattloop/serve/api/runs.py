@@ -18,6 +18,7 @@ from wattloop.integrations.phases import StepTotals
 from wattloop.integrations.serving import read_serving_totals
 from wattloop.integrations.stored_steps import (
     read_phase_spans,
+    read_repeats,
     read_run_totals,
     read_step_costs,
     read_step_totals,
@@ -232,7 +233,7 @@ def compare_runs(store: Store, names: list[str]) -> RunComparison:
         raise ConfigError(f"name 2 to {MOST_RUNS} runs to compare")
     records = [find_run(store, name) for name in names]
     with conflict_on_error():  # two names may mean one run
-        return compare(records, read_step_costs(store, records))
+        return compare(records, read_step_costs(store, records), read_repeats(store, records))
 
 
 @router.get("/savings")

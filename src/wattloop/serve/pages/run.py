@@ -11,7 +11,8 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from wattloop.advise.advisor import silent_rules
+from wattloop.accounting.summary import cost_of
+from wattloop.advise.advisor import noticed, silent_rules
 from wattloop.advise.facts import read_facts, reason_without_facts
 from wattloop.core.errors import ExperimentNotFound
 from wattloop.core.records import Scope
@@ -20,7 +21,6 @@ from wattloop.core.units import (
     format_change,
     format_duration,
     format_edp,
-    format_energy,
     format_number,
     format_power,
 )
@@ -40,11 +40,12 @@ from wattloop.report.run import (
 )
 from wattloop.report.subject import notes_of
 from wattloop.serve.api.live import LiveRunAnswer, live_answers
+from wattloop.serve.api.overview import tariff_of
 from wattloop.serve.api.predict import known_models
 from wattloop.serve.api.runs import compare_runs, find_any_run, run_advice, step_totals
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.pages.jobs import listed_rows
-from wattloop.serve.state import AppState, State
+from wattloop.serve.state import AppState, State, kwh_text
 from wattloop.store.comparison import Cell, RunComparison
 from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.store.run_record import read_windows
@@ -78,10 +79,17 @@ def run(request: Request, state: State, run_id: str) -> HTMLResponse:
     ]
     is_live = record.status.value == "running"
     totals = None if is_live else step_totals(state, record)
+    grid_j = (accounting.get("facility") or {}).get("energy_j") or record.energy_j
+    tariff = state.answers.get("tariff", lambda: tariff_of(state))
+    cost = None
+    if grid_j is not None and tariff.per_kwh is not None:
+        cost = cost_of(grid_j, tariff.per_kwh, tariff.currency)
     return state.page(
         "run.html",
         request,
         record=record,
+        grid_j=grid_j,
+        cost=cost,
         is_live=is_live,
         now=_live_answer(state, record) if is_live else None,
         totals=totals,
@@ -129,7 +137,8 @@ def _advice_notes(state: AppState, record: RunRecord) -> list[Block]:
     looked = ", ".join(by_reason.pop("looked", []))
     text = f"No waste was found by {looked}." if looked else "No rule could judge this run."
     lacked = "; ".join(f"{reason}: {', '.join(rules)}" for reason, rules in by_reason.items())
-    return [Note(text, tone="info", source=f"Could not judge: {lacked}" if lacked else "")]
+    seen = [Note(each, tone="warning", title="Noticed:") for each in noticed(record)]
+    return [*seen, Note(text, tone="info", source=f"Could not judge: {lacked}" if lacked else "")]
 
 
 def _live_answer(state: AppState, record: RunRecord) -> LiveRunAnswer | None:
@@ -209,13 +218,13 @@ def _batch(record: RunRecord, totals: StepTotals | None) -> str:
     return found[1] if found else ""
 
 
-OFFERED = 30
+OFFERED, LIKE_IT = 30, 8
 LONGEST_HEAD = 32
 SCOPES = ("gpu", "cpu", "dram", "node")
 SHOWN: dict[str, Callable[[float], str]] = {
     "s": format_duration,
     "W": format_power,
-    "J": lambda energy_j: format_energy(energy_j).partition(" (")[0],
+    "J": kwh_text,
     "J s": format_edp,
 }
 """Numbers for people, by unit."""
@@ -226,39 +235,41 @@ def compare_page(
     request: Request,
     state: State,
     run: Annotated[list[str] | None, Query(max_length=12)] = None,
+    text: Annotated[str, Query(max_length=200)] = "",
 ) -> HTMLResponse:
-    """Show a form, and the comparison of the chosen runs."""
-    names = list(dict.fromkeys(name for name in run or [] if name))
+    """Show the comparison of the chosen runs, and others to choose, found by name."""
     shown = Markup("")
-    chosen = [find_run(state.store, name) for name in names]
+    chosen = [find_run(state.store, name) for name in dict.fromkeys(run or []) if name]
+    names = list(dict.fromkeys(record.run_id for record in chosen))
     if len(names) > 1:
         found = compare_runs(state.store, names)
-        # runs that are over do not change
-        key = ("compare", *(record.run_id for record in found.records))
+        # runs that are over do not change; their repeats may become more
+        key = ("compare", *names, *map(len, found.repeats))
         shown = state.cache.get(key, lambda: blocks_html(_blocks(state, found)))
+
+    def link(names: Sequence[str]) -> str:
+        return f"/compare?{urlencode([('run', name) for name in names])}"
+
     return state.page(
         "compare.html",
         request,
-        chosen=[record.run_id for record in chosen],
-        offered=_offered(state, chosen),
+        chosen=chosen,
+        text=text,
+        offered=_offered(state, chosen, text),
+        adding=lambda run_id: link([*names, run_id] if run_id else names),
+        without=lambda run_id: link([name for name in names if name != run_id]),
         blocks=shown,
     )
 
 
-def _offered(state: AppState, chosen: Sequence[RunRecord]) -> list[Mapping[str, Any]]:
-    """Return the chosen runs in their order, then the newest others."""
-    first = [
-        {
-            "run_id": record.run_id,
-            "name": record.name,
-            "started_wall_s": record.started_wall_s,
-            "energy_j": record.energy_j,
-        }
-        for record in chosen
-    ]
+def _offered(state: AppState, chosen: Sequence[RunRecord], text: str) -> list[Mapping[str, Any]]:
+    """Return runs to choose: those of the same name, then the newest, unless a text is searched."""
     known = {record.run_id for record in chosen}
-    newest = [row for row in listed_rows(state, size=OFFERED) if row["run_id"]]
-    return [*first, *(row for row in newest if row["run_id"] not in known)]
+    rows = listed_rows(state, text=text, size=OFFERED)
+    if chosen and chosen[0].name and not text:
+        rows = listed_rows(state, text=chosen[0].name, size=LIKE_IT) + rows
+    found = {row["run_id"]: row for row in rows if row["run_id"]}
+    return [row for run_id, row in found.items() if run_id not in known]
 
 
 def _blocks(state: AppState, found: RunComparison) -> list[Block]:

@@ -362,12 +362,13 @@ def compare_command(
 ) -> None:
     """Compare runs with the first one: energy, time, power and EDP per scope, cost of a step."""
     from wattloop.cli.commands.runs import view
-    from wattloop.integrations.stored_steps import read_step_costs
+    from wattloop.integrations.stored_steps import read_repeats, read_step_costs
     from wattloop.store.comparison import compare
 
     with given.open_store() as place:
         records = chosen(place, runs)
-        comparison = compare(records, read_step_costs(place, records))
+        repeats = read_repeats(place, records)
+        comparison = compare(records, read_step_costs(place, records), repeats)
     given.present(comparison.to_dict, lambda: view.print_comparison(comparison))
 
 
