@@ -1,5 +1,7 @@
 """Promises of the overview: each joule in its day, periods next to those before them."""
 
+import html
+import re
 import subprocess
 import sys
 import time
@@ -14,9 +16,9 @@ from tests.cap.saver.test_totals import OBSERVED
 from tests.cap.saver.test_totals import record as saved_run
 from tests.serve.filled import LIVE, filled
 from tests.store.test_job_queries import record
-from wattloop.core.results import Missing
+from wattloop.core.results import Missing, RunStatus
 from wattloop.core.settings import Settings
-from wattloop.serve.api.overview import overview_answer
+from wattloop.serve.api.overview import overview_answer, period_begins
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.state import AppState
@@ -267,3 +269,43 @@ def test_room_and_grid_have_their_sources_and_a_form_that_stores_nothing(place: 
         assert "no carbon intensity for zone &#39;Nowhere&#39;" in client.get("/?zone=Nowhere").text
         assert client.get("/?pue=0.5").status_code == 422
         assert client.get("/").text.count("the newest run") == page.count("the newest run")
+
+
+def test_a_card_and_the_list_that_it_leads_to_have_the_same_runs(place: Path) -> None:
+    """A run that began before the week and ran in it is in both; the dearest is the first."""
+    now_s = time.time()
+    begins = period_begins(datetime.now().date())[1]
+    monday_s = begins[2]
+    long = record(1).result
+    assert long is not None
+    add(place, 1, monday_s - HOUR_S, result=long._replace(end_s=2 * HOUR_S))
+    add(place, 2, monday_s - 3 * DAY_S)
+    add(place, 3, monday_s - 5 * DAY_S, status=RunStatus.FAILED)
+    add(place, 4, monday_s - 30 * DAY_S)
+    with TestClient(create_app(ServeOptions(store=str(place)))) as client:
+        page = client.get("/", params={"cost": "last week"}).text
+        card = page[page.index("What cost most") :]
+        (link,) = re.findall(r'href="(/jobs[^"]*)">all of them', card)
+        listed = client.get(html.unescape(link)).text
+        answer = client.get("/api/v1/overview").json()
+    week = answer["periods"][1]["whole_before"]["jobs"]
+    names = re.findall(r'/runs/[^"]*" class="cut" title="([^"]*)"', listed)
+    assert len(names) == week == 3
+    assert now_s < monday_s + 8 * DAY_S
+    assert card.count('aria-label="Compare ') == 3
+    assert ">failed</span>" in card
+
+
+def test_jobs_sort_by_cost_with_the_room(place: Path) -> None:
+    """The energy that is paid for decides, not that of the devices."""
+    for number, facility_j in ((1, 900.0), (2, 300.0), (3, None)):
+        accounting = facility_j and {"facility": {"energy_j": facility_j, "pue": 1.0}}
+        add(place, number, NOON, accounting=accounting)
+    with TestClient(create_app(ServeOptions(store=str(place)))) as client:
+        jobs = client.get("/api/v1/jobs?sort=cost").json()["jobs"]
+        folded = client.get("/api/v1/jobs?sort=cost&order=up&trials=fold").json()["jobs"]
+    found = [job["facility_j"] or job["energy_j"] for job in jobs]
+    assert found == sorted(found, reverse=True) and found[0] == 900.0
+    assert [job["run_id"] for job in folded] == [job["run_id"] for job in jobs][::-1] or (
+        len(set(found)) < len(found)
+    )

@@ -169,3 +169,32 @@ def test_costs_of_a_step_are_compared_where_two_runs_have_them() -> None:
     assert (half.difference, half.real) == (pytest.approx(-0.5), True)
     assert (unknown.value, unknown.difference) == (None, None)
     assert rows["time per step"].cells[1].real is False
+
+
+def test_a_verdict_says_of_what_it_is_certain() -> None:
+    """Of two runs by their sensors; of their names where both were repeated."""
+    pair = [replace(run("1", 3_000), name="a"), replace(run("2", 2_000), name="b")]
+    (alone,) = compare(pair).verdicts
+    assert "Certain of these two runs: more than the sensors err" in alone
+
+    def verdict(*groups: tuple[float, ...]) -> str:
+        repeats = [[{"energy_j": energy_j} for energy_j in group] for group in groups]
+        (found,) = compare(pair, repeats=repeats).verdicts
+        return found
+
+    steady = verdict((3_000, 3_030, 2_970), (2_000, 2_020, 1_980))
+    assert steady.startswith("b is better than a") and "means of 3 and 3 runs differ" in steady
+    vague = verdict((3_000, 600, 9_000), (2_000, 9_000, 700))
+    assert vague.startswith("b against a: not certain") and "but runs vary" in vague
+    other_way = verdict((3_000, 1_000, 1_010), (2_000, 2_010, 2_020))
+    assert other_way.startswith("b against a: not certain")
+    assert verdict((3_000,), (2_000, 2_010)) == alone
+
+
+def test_two_runs_of_one_name_are_told_apart_only_beyond_what_it_varies() -> None:
+    pair = [replace(run("1", 3_000), name="a"), replace(run("2", 2_800), name="a")]
+    for spread, certain in ((10.0, True), (500.0, False)):
+        group = [{"energy_j": 3_000.0 + spread * n} for n in (-2, -1, 0, 1, 2)]
+        (found,) = compare(pair, repeats=[group, group]).verdicts
+        assert ("2 is better than 1" in found) is certain
+        assert "two of 5 runs of this name" in found

@@ -1,6 +1,7 @@
 """`wattloop fleet`: health of nodes, tokens of nodes and readers, retention of old data."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,18 +133,31 @@ def nodes(
                 f"{len(one.faults)} to look at" if one.faults else quiet(one.age_s),
                 UNKNOWN if one.power_w is None else format_power(one.power_w),
                 UNKNOWN if one.age_s is None else f"{format_duration(one.age_s)} ago",
+                _day(one.last_run_wall_s),
                 str(one.runs),
                 UNKNOWN if not one.energy_j else format_energy(one.energy_j),
             )
             for one in found
         ]
-        heads = ("node", "state", "power", "heard", "runs of 7 days", "energy of 7 days")
-        print_rows(heads, rows, spare=(heads[5], heads[4]))
+        heads = (
+            "node",
+            "state",
+            "power",
+            "heard",
+            "last run",
+            "runs of 7 days",
+            "energy of 7 days",
+        )
+        print_rows(heads, rows, spare=heads[:3:-1])
         for one in found:
             for fault in one.faults:
                 say(f"{one.node}: {fault}")
 
     given.present(lambda: {"nodes": [one.to_dict() for one in found]}, print_nodes)
+
+
+def _day(wall_s: float | None) -> str:
+    return UNKNOWN if wall_s is None else f"{datetime.fromtimestamp(wall_s):%m-%d %H:%M}"
 
 
 @app.command("retain", example="wattloop fleet retain --samples 30d --dry-run")
