@@ -288,9 +288,10 @@ def test_runs_that_were_chosen_stay_chosen(
     page = import_module("wattloop.serve.pages.run")
     monkeypatch.setattr(page, "OFFERED", 1)
     text = client.get("/compare?run=2026-001&run=2026-002").text
-    for run in ("2026-001", "2026-002"):
-        assert f'value="{run}" checked' in text
-    assert text.index('value="2026-002"') < text.index('value="2026-003"')
+    chosen = "run=2026-001&amp;run=2026-002"
+    assert text.index('value="2026-001"') < text.index('value="2026-002"')
+    assert f'href="/compare?{chosen}&amp;run=2026-' in text
+    assert 'href="/compare?run=2026-002"' in text  # without the first
     assert "No samples were kept of" in text
     assert client.get("/compare?run=none").status_code == 404
 
