@@ -16,9 +16,9 @@ SOURCES := src tests benchmarks examples
 FOUND_SOURCES := $(wildcard $(SOURCES))
 BENCHMARKS ?= $(wildcard benchmarks/measure_*.py) $(addprefix benchmarks/,campaign_speed.py cap_finder.py cap_overhead.py document_004.py engine_speed.py kernels.py lever_kills.py predict_h200.py predict_speed.py tune_overhead.py)
 BENCH_OUT := build/bench
-# Four on two cores: tests wait for programs, sockets and clocks for about 40% of their time, and
-# three left a quarter of the processor idle.
-TEST_WORKERS ?= 4
+# Five on two cores: tests wait for programs, sockets and clocks for about 40% of their time, and
+# four left a sixth of the processor idle.
+TEST_WORKERS ?= 5
 DEMO_FOLDER ?= build/demo
 
 # Compiled modules are written and used again, whatever the shell says: tests and demo start thousands

@@ -20,13 +20,14 @@ from fastapi.testclient import TestClient
 
 from tests.analyze.synthetic_runs import cali3_runs, greenscreen_runs
 from tests.serve.filled import Filled, filled
+from tests.support.libraries import library
 from tests.support.virtual_caps import settle
 from wattloop.cli.main import main
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 
-for library in ("numba", "sklearn", "statsmodels", "torch", "vl_convert"):
-    pytest.importorskip(library, reason=f"{library} is not installed")
+for needed in ("numba", "sklearn", "statsmodels", "torch", "vl_convert"):
+    library(needed, reason=f"{needed} is not installed")
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "sources.md"

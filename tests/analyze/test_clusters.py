@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from tests.analyze.synthetic_runs import cali3_runs
+from tests.support.libraries import library
 from wattloop.analyze.clusters import build_features, clusters
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
-pytest.importorskip("sklearn", reason="the extra 'analyze' is not installed")
+library("sklearn", reason="the extra 'analyze' is not installed")
 
 IDLE = {"precision", "dataloader_workers", "tpu_cores"}
 

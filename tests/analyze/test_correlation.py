@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from tests.support.libraries import library
 from wattloop.analyze.correlation import correlations, ranks
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
-stats = pytest.importorskip("scipy.stats", reason="the extra 'analyze' is not installed")
+stats = library("scipy.stats", reason="the extra 'analyze' is not installed")
 
 
 def made(count=40):

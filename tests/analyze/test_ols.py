@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from tests.analyze.synthetic_runs import GREENSCREEN, greenscreen_runs
+from tests.support.libraries import library
 from wattloop.analyze.ols import build_design, regression
 from wattloop.analyze.table import format_level
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
-pytest.importorskip("scipy", reason="the extra 'analyze' is not installed")
+library("scipy", reason="the extra 'analyze' is not installed")
 
 
 def rows_of(found):

@@ -87,6 +87,13 @@ def test_a_second_training_is_a_run_of_its_own(machine: Machine, tmp_path: Path)
 
 def test_a_training_that_broke_off_is_ended_by_the_next(machine: Machine, tmp_path: Path) -> None:
     """Promise: after ctrl-C in a notebook, `train()` again is a run of its own, not a part."""
+
+    class Interrupting(transformers.TrainerCallback):  # type: ignore[name-defined,misc] # as above
+        """Somebody stops the cell."""
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
     energy = measured.EnergyCallback()
     watched = trainer(tmp_path, [energy, Interrupting()], report_to="none")
     with pytest.raises(KeyboardInterrupt):
@@ -98,13 +105,6 @@ def test_a_training_that_broke_off_is_ended_by_the_next(machine: Machine, tmp_pa
     assert broken.run.status is RunStatus.FAILED
     assert energy.meter.run is not None
     assert energy.meter.run.run_id != broken.run.run_id
-
-
-class Interrupting(transformers.TrainerCallback):  # type: ignore[name-defined,misc] # as above
-    """Somebody stops the cell."""
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("attached", [False, True])

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed")
-pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 from fastapi.testclient import TestClient
 
 from tests.serve.filled import LIVE, RUN, Filled, filled
+from tests.support.libraries import library
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.schedule.scenarios.scenario import stored_scenario
 from wattloop.serve.app import create_app
@@ -21,6 +21,8 @@ from wattloop.store.database import open_store
 from wattloop.store.experiments import find_experiment
 from wattloop.store.journal import JournalWriter
 from wattloop.store.journal_import import ImportStatus, import_journal
+
+library("sklearn", reason="scikit-learn is not installed")
 
 
 @pytest.fixture(scope="module")

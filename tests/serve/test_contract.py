@@ -11,7 +11,15 @@ def test_no_call_breaks_its_contract() -> None:
     In a process of its own: schemathesis makes up thousands of calls while it collects, which
     every worker would do.
     """
-    words = ["-p", "no:xdist", "--tb=short", "-o", "python_files=contract_calls.py"]
+    words = [
+        "-p",
+        "no:xdist",
+        "-p",
+        "schemathesis.pytest.plugin",
+        "--tb=short",
+        "-o",
+        "python_files=contract_calls.py",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, str(CALLS)],
         cwd=CALLS.parents[2],

@@ -1,6 +1,7 @@
 """Promises of the pages: they open on any store, show texts as texts, and write nothing."""
 
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -96,55 +97,65 @@ def test_a_run_without_a_result_has_a_page(client: TestClient) -> None:
     assert "–" in answer.text
 
 
-def test_a_prediction_takes_the_speed_of_the_host(client: TestClient) -> None:
+@pytest.fixture(scope="module")
+def forecaster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """One server for predictions: its process that traces models loads PyTorch once."""
+    options = ServeOptions(store=str(tmp_path_factory.mktemp("forecaster") / "runs.db"))
+    with TestClient(create_app(options)) as found:
+        yield found
+
+
+def test_a_prediction_takes_the_speed_of_the_host(forecaster: TestClient) -> None:
     """Half as quick, twice the dispatch time; the page has it in its form and its command."""
     asked = {"model": "bert-base-uncased", "batch": 8, "seq": 128}
-    usual = client.get("/api/v1/predict", params=asked).json()
-    slow = client.get("/api/v1/predict", params={**asked, "host_speed": 0.5}).json()
+    usual = forecaster.get("/api/v1/predict", params=asked).json()
+    slow = forecaster.get("/api/v1/predict", params={**asked, "host_speed": 0.5}).json()
     assert slow["host_s"] == pytest.approx(2 * usual["host_s"])
     assert (usual["host_speed"], slow["host_speed"]) == (1.0, 0.5)
-    page = client.get("/predict", params={**asked, "host_speed": 0.5}).text
+    page = forecaster.get("/predict", params={**asked, "host_speed": 0.5}).text
     assert 'name="host_speed" min="0.05" max="20" step="any" value="0.5"' in page
     assert "--host-speed 0.5" in page
 
 
-def test_a_compiled_step_is_predicted(client: TestClient) -> None:
+def test_a_compiled_step_is_predicted(forecaster: TestClient) -> None:
     asked = {"model": "gpt2", "batch": 8, "seq": 512}
-    eager = client.get("/api/v1/predict", params=asked).json()
-    fused = client.get("/api/v1/predict", params={**asked, "compile": "default"}).json()
+    eager = forecaster.get("/api/v1/predict", params=asked).json()
+    fused = forecaster.get("/api/v1/predict", params={**asked, "compile": "default"}).json()
     assert (eager["compile"], fused["compile"]) == (None, "default")
     assert fused["step_s"] < eager["step_s"]
-    page = client.get("/predict", params={**asked, "compile": "default"}).text
+    page = forecaster.get("/predict", params={**asked, "compile": "default"}).text
     assert "<option selected>default</option>" in page
     assert "--compile default" in page
-    assert client.get("/api/v1/predict", params={**asked, "compile": "fast"}).status_code == 422
+    assert forecaster.get("/api/v1/predict", params={**asked, "compile": "fast"}).status_code == 422
 
 
-def test_the_page_shows_where_time_and_memory_go(client: TestClient) -> None:
-    page = client.get("/predict", params={"model": "gpt2", "batch": 8, "seq": 512}).text
+def test_the_page_shows_where_time_and_memory_go(forecaster: TestClient) -> None:
+    page = forecaster.get("/predict", params={"model": "gpt2", "batch": 8, "seq": 512}).text
     assert 'data-chart="spec-where"' in page
     assert "memory at its peak" in page and "energy of a step" in page
 
 
-def test_a_served_model_is_predicted(client: TestClient) -> None:
+def test_a_served_model_is_predicted(forecaster: TestClient) -> None:
     """More requests at a time need less energy per token; the page has the same command."""
     asked = {"model": "llama-3.1-8b", "gpu": "h200", "task": "serve"}
-    few = client.get("/api/v1/predict/serve", params={**asked, "concurrency": 4}).json()
-    many = client.get("/api/v1/predict/serve", params={**asked, "concurrency": 64}).json()
+    few = forecaster.get("/api/v1/predict/serve", params={**asked, "concurrency": 4}).json()
+    many = forecaster.get("/api/v1/predict/serve", params={**asked, "concurrency": 64}).json()
     assert many["token_j"] < few["token_j"]
-    page = client.get("/predict", params={**asked, "concurrency": 64}).text
+    page = forecaster.get("/predict", params={**asked, "concurrency": 64}).text
     assert "Between tokens" in page
     assert "wattloop predict serve --model hf:llama-3.1-8b --gpu h200 --tp 1" in page
 
 
-def test_layouts_of_many_gpus_are_searched(client: TestClient) -> None:
+def test_layouts_of_many_gpus_are_searched(forecaster: TestClient) -> None:
     asked = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "gpus": 8, "seq": 4096, "task": "plan"}
-    found = client.get("/api/v1/predict/plan", params=asked).json()
+    found = forecaster.get("/api/v1/predict/plan", params=asked).json()
     assert found["fits"]
-    page = client.get("/predict", params=asked).text
+    page = forecaster.get("/predict", params=asked).text
     assert found["best"]["layout"] in page
     assert "memory of the fullest GPU" in page
-    assert client.get("/api/v1/predict/plan", params={**asked, "gpus": 1}).json()["fits"] is False
+    assert (
+        forecaster.get("/api/v1/predict/plan", params={**asked, "gpus": 1}).json()["fits"] is False
+    )
 
 
 def test_a_run_that_knows_no_code_is_predicted(client: TestClient) -> None:

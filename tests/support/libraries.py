@@ -16,6 +16,9 @@ class _Library:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        # pytest asks every name of a file whether it wraps a fixture, while it collects.
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(importlib.import_module(self._name), name)
 
 
