@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -448,7 +449,7 @@ def constants_for(gpu: Gpu) -> tuple[KernelConstants, str]:
         return constants, "calibrated"
     shipped = SHIPPED / f"{gpu.name}.json.gz"
     if shipped.exists():
-        return KernelConstants.load(shipped), "shipped"
+        return _shipped(shipped), "shipped"
     from wattloop.predict.models.kernels.datasheet import spec_constants
 
     reference, calibrated = reference_constants()
@@ -458,8 +459,18 @@ def constants_for(gpu: Gpu) -> tuple[KernelConstants, str]:
 def reference_constants() -> tuple[KernelConstants, Gpu]:
     """Return the reference constants for uncalibrated GPUs, and their GPU."""
     shipped = SHIPPED / f"{REFERENCE}.json.gz"
-    constants = KernelConstants.load(shipped) if shipped.exists() else KernelConstants()
+    constants = _shipped(shipped) if shipped.exists() else KernelConstants()
     return constants, gpu_named(REFERENCE)
+
+
+def _shipped(path: Path) -> KernelConstants:
+    """Return the constants of a file of the package, which is read once."""
+    constants = _load_once(path)
+    # Residuals remember the tables they were asked about: those of one model, not of all.
+    return replace(constants, residuals=Residuals(constants.residuals.groups))
+
+
+_load_once = cache(KernelConstants.load)
 
 
 def user_constants_path(gpu_name: str) -> Path:
