@@ -2,6 +2,7 @@
 
 from tests.support.synthetic_kernels import energy, made
 from wattloop.bench.idle import IdleByThreads
+from wattloop.bench.result import KernelResult
 from wattloop.bench.tables import (
     csv_table,
     frameworks_table,
@@ -59,3 +60,18 @@ def test_csv_has_plain_numbers_and_gaps() -> None:
     assert rows[0]["gpu_energy_j"] is None
     assert rows[1]["gflops"] is None
     assert rows[1]["reason"] == "x"
+
+
+def test_counted_events_become_ipc_and_memory_volume() -> None:
+    """Figures 3.4 and 3.5: volume of the controllers, else of cache misses; no column without."""
+    counts = {"cycles": 2e9, "instructions": 3e9, "cache_misses": 1e6}
+    misses, moved = made(counts=counts), made(counts={**counts, "memory_b": 128e6}, threads=2)
+    assert misses.ipc == 1.5
+    assert misses.memory_b == 64e6 / misses.runs
+    table = kernels_table([misses, moved])
+    rows = [dict(zip(table.headers, row, strict=True)) for row in table.rows]
+    assert rows[0]["IPC"] == "1.5"
+    assert float(rows[1]["memory MB"]) == 128 / moved.runs
+    assert float(rows[1]["memory GB/s"]) == 2 * float(rows[0]["memory GB/s"])
+    assert not {"IPC", "memory MB"} & set(kernels_table([made()]).headers)
+    assert KernelResult.from_dict(moved.to_dict()) == moved

@@ -103,6 +103,29 @@ def test_sweeps_combine_and_are_drawn(files: Path, capsys: pytest.CaptureFixture
     assert "300 W" in capsys.readouterr().out
 
 
+def test_money_of_gpu_hours_and_electricity(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise: hours of all GPUs at their price, electricity apart, and the cheapest is named."""
+    words = ("--steps", "1000000", "--price", "a100=2,h200=4 USD", "--tariff", "0.20")
+    data = predicted("--model", "small.json", "--compare", "a100,h200,l40", *words, "--gpus", "2")
+    out = capsys.readouterr().out
+    assert "run cost (USD)" in out and "least money: gpu=" in out
+    for point, price in zip(data["points"], (2.0, 4.0, None), strict=True):
+        run = point["run"]
+        hours = 2 * run["time_s"]["value"] / 3_600
+        cost = run["gpu_cost"] and run["gpu_cost"]["value"]
+        assert cost == (None if price is None else pytest.approx(price * hours))
+        assert run["cost"]["value"] == pytest.approx(0.20 * run["facility_j"]["value"] / 3.6e6)
+    cheapest = min(data["points"][:2], key=lambda p: p["run"]["gpu_cost"]["value"])
+    assert data["best"]["least money"] == cheapest["setting"]
+    predicted("--model", "small.json", *words[:2], "--price", "2.50", "--tariff", "0.2")
+    out = capsys.readouterr().out
+    assert "hours of the GPUs" in out and "cost, both" in out
+    assert main(["predict", "--model", "small.json", "--price", "2"]) == 0
+    assert "--price: cost and carbon are of a run" in capsys.readouterr().err
+
+
 def test_gpus_of_several_nodes_talk_over_their_network(files: Path) -> None:
     """A slower network makes a longer step, and one node does not use it."""
     over = [
@@ -281,6 +304,7 @@ BAD = [
     ((*SMALL, "--compare", "a100,foo"), "--compare foo: no GPU called 'foo'"),
     ((*SMALL, "--compare", "h200,a100", "--cap", "600"), "--cap 600: the NVIDIA A100"),
     ((*SMALL, "--compare", "a100,,h200"), "--compare a100,,h200: name each GPU once"),
+    ((*SMALL, "--price", "cheap"), "--price cheap: must be a number, not 'cheap'; use a price per"),
     ((*SMALL, "--steps", "9", "--epochs", "1"), "--steps 9: give the number of steps, or epochs"),
     ((*SMALL, "--epochs", "1"), "--epochs 1: give samples as well"),
     ((*SMALL, "--epochs", "1e300", "--samples", "9"), "--epochs 1e+15 or more: no run is that"),

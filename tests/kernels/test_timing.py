@@ -107,3 +107,14 @@ def test_bursts_are_over_before_the_power_limit_takes_hold() -> None:
     work = Throttled(clock, 1e-3)
     assert burst_s(work, now_s=clock.now_s, sleep=clock.sleep) == pytest.approx(1e-3)
     assert time_runs(work, 1.0, now_s=clock.now_s, each_waits=True).time_s == pytest.approx(2e-3)
+
+
+def test_counters_are_of_the_measured_runs_only() -> None:
+    """Promise: neither the first run nor the warm-up is counted."""
+    clock = VirtualClock()
+    work = Work(clock, 0.01, first_s=3.0)
+    timing = time_runs(
+        work, 1.0, now_s=clock.now_s, read_counts=lambda: {"instructions": 5.0 * work.runs}
+    )
+    assert timing.counts == {"instructions": 5.0 * timing.runs}
+    assert work.runs > timing.runs

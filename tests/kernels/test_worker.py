@@ -55,6 +55,10 @@ def test_a_worker_tells_what_it_measured() -> None:
     assert first["runs"] == first["per_batch"] * first["batches"]
     assert first["check_error"] <= 1
     assert first["peak_host_b"] > 1e6
+    # What is not counted has a reason, on any machine.
+    events = {"cycles", "instructions", "cache_misses"}
+    assert events <= first["counts"].keys() | first["not_counted"].keys()
+    assert all(count >= 0 for count in first["counts"].values())
 
 
 def test_threads_are_pinned() -> None:

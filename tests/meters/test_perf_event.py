@@ -3,11 +3,20 @@
 import errno
 import mmap
 import os
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from wattloop.meters.perf import PerfCounter
+from wattloop.hardware.host import Host
+from wattloop.meters.perf import (
+    CACHE_MISSES,
+    CYCLES,
+    PerfCounter,
+    ProgramCounters,
+    find_memory_events,
+)
 
 SOFTWARE = 1
 CPU_CLOCK = 0
@@ -75,3 +84,76 @@ def test_closed_counter_cannot_be_read() -> None:
     counter.close()
     with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
         counter.read()
+
+
+def test_a_program_is_counted_over_all_its_threads() -> None:
+    """Promise: CPU time of threads that start after the counters is part of the count."""
+    open_or_skip(CPU_CLOCK, cpu=-1, pid=0).close()
+    counters = ProgramCounters(Host(), {"cycles": (SOFTWARE, CPU_CLOCK)})
+    before = counters.read()["cycles"]
+
+    def work() -> None:
+        begin_ns = time.thread_time_ns()
+        while time.thread_time_ns() - begin_ns < 20_000_000:
+            pass
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert counters.read()["cycles"] - before > 10_000_000
+    counters.close()
+
+
+def test_what_cannot_be_counted_has_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: a refusal names the remedy, a missing event says so, the rest is counted."""
+
+    def opened(kind: int, config: int, cpu: int, pid: int = -1, flags: int = 0) -> StubCounter:
+        if (kind, config) == CYCLES:
+            raise OSError(errno.EACCES, "Permission denied")
+        if (kind, config) == CACHE_MISSES:
+            raise OSError(errno.ENOENT, "No such file or directory")
+        return StubCounter(7)
+
+    monkeypatch.setattr("wattloop.meters.perf.PerfCounter", opened)
+    host = Host(sysfs=tmp_path)
+    counters = ProgramCounters(host)
+    assert set(counters.read()) == {"instructions"}
+    assert "perf_event_paranoid" in counters.reasons["cycles"]
+    assert "no such event here" in counters.reasons["cache_misses"]
+
+
+class StubCounter:
+    """A counter that stands still."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def read(self) -> int:
+        return self.count
+
+    def close(self) -> None:
+        pass
+
+
+def test_memory_controllers_are_read_as_sysfs_describes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: event and umask go to the bits of `format`, counts become bytes, sockets add up."""
+    source = tmp_path / "bus/event_source/devices/uncore_imc_0"
+    files = {
+        "type": "14", "cpumask": "0,18",
+        "format/event": "config:0-7", "format/umask": "config:8-15",
+        "events/cas_count_read": "event=0x04,umask=0x03", "events/cas_count_read.unit": "MiB",
+        "events/cas_count_read.scale": "6.103515625e-5",
+        "events/cas_count_write": "event=0x04,odd=0x03", "events/cas_count_write.unit": "MiB",
+        "events/cas_count_write.scale": "6.103515625e-5",
+    }  # fmt: skip
+    for name, text in files.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(f"{text}\n")
+    host = Host(sysfs=tmp_path)
+    assert find_memory_events(host) == [(14, 0x0304, 0, 64.0), (14, 0x0304, 18, 64.0)]
+    monkeypatch.setattr("wattloop.meters.perf.PerfCounter", lambda *event, **more: StubCounter(10))
+    assert ProgramCounters(host, {}).read() == {"memory_b": 1_280.0}

@@ -7,6 +7,9 @@ import pytest
 from tests.support.synthetic_sweep import energy_j, made_sweep, time_s
 from wattloop.accounting.energy_delay import Point as Cost
 from wattloop.accounting.energy_delay import eds
+from wattloop.accounting.summary import parse_gpu_price
+from wattloop.core.settings import Settings
+from wattloop.report.sweep import points_table
 from wattloop.sweep.result import (
     COMPARED,
     EDP,
@@ -211,3 +214,17 @@ def test_a_winner_within_noise_is_a_tie() -> None:
     best = once.best(EDP)
     assert best is not None
     assert once.ties(best[0], EDP) == []  # nothing is known of its noise
+
+
+def test_a_price_of_gpus_gives_their_cost_by_number() -> None:
+    """Promise: as many GPUs as the point asked for, for as long as it ran; none without a price."""
+    result = result_of(*made_sweep())
+    assert "gpu_cost" not in result.summary()["points"][0]
+    priced = replace(result, price=parse_gpu_price("2.50", Settings()))
+    rows = [row for row in scaling_rows(priced) if row["setting"] == "150 W"]
+    assert {row["gpus"] for row in rows} == {1, 8}
+    for row in rows:
+        hours = row["gpus"] * row["time_s"].mean / 3_600
+        assert row["gpu_cost"].mean == pytest.approx(2.50 * hours)
+    assert priced.summary()["points"][0]["currency"] == "EUR"
+    assert points_table(priced).headers[-1] == "GPU cost (EUR)"

@@ -2,6 +2,7 @@
 line.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,9 +10,10 @@ from wattloop.accounting.carbon import Intensity, IntensitySearch, carbon_g, fin
 from wattloop.accounting.device_efficiency import Efficiency, Insight, efficiencies, insights
 from wattloop.accounting.idle import ApplicationEnergy, IdleLine, application_energy
 from wattloop.accounting.node import FacilityEnergy, NodeEnergy, facility_energy, node_energy
+from wattloop.core.errors import ConfigError
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import WindowResult
-from wattloop.core.settings import Settings
+from wattloop.core.settings import Settings, parse_price
 from wattloop.core.units import (
     J_PER_WH,
     format_duration,
@@ -33,6 +35,49 @@ class Cost(NamedTuple):
 def cost_of(energy_j: float, tariff_per_kwh: float, currency: str) -> Cost:
     """Return the price of an energy at a flat tariff."""
     return Cost(kwh_from_joules(energy_j) * tariff_per_kwh, currency, tariff_per_kwh)
+
+
+class GpuPrice(NamedTuple):
+    """Price of an hour of a GPU: its rent, or its purchase price over the hours of its life."""
+
+    per_hour: Mapping[str, float]
+    """GPU -> price; an empty name stands for every other GPU."""
+    currency: str
+
+    def cost(self, gpu: str, gpus: int, time_s: float) -> float | None:
+        """Return the price of `gpus` GPUs for a time; None for a GPU without a price."""
+        price = self.per_hour.get(gpu, self.per_hour.get(""))
+        return None if price is None else price * gpus * time_s / 3_600
+
+
+def parse_gpu_price(text: str, settings: Settings) -> GpuPrice:
+    """Parse `2.50`, `'2.50 USD'` or `a100=1.50,h200='3.50 USD/h'`.
+
+    Raises:
+        ConfigError: it is not a price, names an unknown GPU, or has another currency than the
+            tariff: the two are added.
+    """
+    from wattloop.hardware.gpus import gpu_named
+
+    allowed = (0.0, 10_000.0, "use a price per GPU hour between 0 and 10000, such as 2.50")
+    units = dict.fromkeys(("h", "hour", "gpu-h", "gpu h", "gpuh", "gpu-hour", "gpu hour"), 1.0)
+    prices, currencies = {}, set()
+    # A comma before a GPU's name separates; one within a number is a decimal comma.
+    for part in re.split(r",(?=[^,=]+=)", text):
+        name, _, price = part.rpartition("=")
+        name = name and gpu_named(name.strip()).name
+        if name in prices:
+            raise ConfigError(f"--price {text}: two prices of one GPU; give each GPU once")
+        prices[name], currency = parse_price(price.strip(), f"--price {text}:", allowed, units)
+        currencies |= {currency} if currency else set()
+    if settings.tariff_per_kwh is not None and "currency" in settings.sources:
+        currencies.add(settings.currency)
+    if len(currencies) > 1:
+        raise ConfigError(
+            f"--price {text}: {' and '.join(sorted(currencies))} cannot be added; give prices of "
+            "GPUs and the tariff in one currency"
+        )
+    return GpuPrice(prices, next(iter(currencies), settings.currency))
 
 
 # Familiar equivalents of an energy or a mass of CO2e, each with its factor's source and year. They

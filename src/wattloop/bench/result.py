@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from wattloop.accounting.energy_delay import Point, edp
+from wattloop.meters.perf import LINE_B
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class KernelResult:
     Energies are of the whole stretch (`runs` runs in `duration_s`); the properties are per run.
     `burst_time_s` is a GPU's time before its power limit takes hold; `time_s` is what lasts.
     `clock_mhz` is that of a GPU at the end of the stretch.
+    `counts` are hardware events of the stretch, `not_counted` says why others are missing.
     """
 
     kernel: str
@@ -53,6 +55,8 @@ class KernelResult:
     time_high_s: float | None = None
     burst_time_s: float | None = None
     clock_mhz: float | None = None
+    counts: Mapping[str, float] = field(default_factory=dict)
+    not_counted: Mapping[str, str] = field(default_factory=dict)
     scopes: Mapping[str, KernelEnergy] = field(default_factory=dict)
     check: str = ""
     check_error: float | None = None
@@ -91,6 +95,25 @@ class KernelResult:
     @property
     def burst_gb_s(self) -> float | None:
         return self._giga_per_s(self.bytes_moved, self.burst_time_s) if self.bytes_moved else None
+
+    @property
+    def ipc(self) -> float | None:
+        """Instructions per cycle of the worker's own code."""
+        cycles = self.counts.get("cycles")
+        instructions = self.counts.get("instructions")
+        return instructions / cycles if cycles and instructions is not None else None
+
+    @property
+    def memory_b(self) -> float | None:
+        """Bytes between memory and caches per run.
+
+        By the memory controllers, which serve the whole machine; else misses of the last cache,
+        which prefetchers and writing back are not part of.
+        """
+        moved = self.counts.get("memory_b")
+        misses = self.counts.get("cache_misses")
+        found = moved if moved is not None else None if misses is None else misses * LINE_B
+        return found / self.runs if found is not None and self.runs else None
 
     def power_w(self, scope: str | None = None) -> float | None:
         """Mean power over the stretch, of the scope at work unless another is named."""
@@ -148,6 +171,8 @@ class KernelResult:
             "gb_s": self.gb_s,
             "burst_gflops": self.burst_gflops,
             "burst_gb_s": self.burst_gb_s,
+            "ipc": self.ipc,
+            "memory_b": self.memory_b,
             "intensity_flop_per_b": self.intensity,
         }
 

@@ -135,6 +135,8 @@ class KernelBench:
             clock_mhz=clock_mhz,
             time_low_s=message["time_low_s"],
             time_high_s=message["time_high_s"],
+            counts=message["counts"],
+            not_counted=message["not_counted"],
             scopes=scope_energies(window, self.idle.lines, job.gpu),
             check=message["check"],
             check_error=message["check_error"],

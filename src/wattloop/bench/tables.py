@@ -15,6 +15,8 @@ from wattloop.store.formats.table_files import ExportTable
 
 SPARE = ("how", "of roof", "EDP J s", "FLOP/B", "size", "against", "less RAM J")
 """Columns that a narrow terminal loses first."""
+COUNTED = ("IPC", "memory MB", "memory GB/s")
+"""Columns of what hardware counted."""
 
 
 def kernels_table(results: Sequence[KernelResult]) -> Table:
@@ -40,6 +42,9 @@ def kernels_table(results: Sequence[KernelResult]) -> Table:
                 _joules(r.application_j()),
                 _joules(r.edp_js()),
                 _number(r.intensity),
+                _number(r.ipc),
+                _number(None if r.memory_b is None else r.memory_b / 1e6),
+                _number(None if not r.memory_b or not r.time_s else r.memory_b / r.time_s / 1e9),
                 UNKNOWN if point.share is None else f"{100 * point.share:.0f}%",
                 _provenance(r),
             )
@@ -48,12 +53,17 @@ def kernels_table(results: Sequence[KernelResult]) -> Table:
     dtype = points[0].result.dtype if points else ""
     headers = (
         "kernel", "size", "backend", "style", "thr", "time", "GFLOPS", "burst", "GB/s",
-        f"{scope} W", "MHz", f"{scope} J", "J app", "EDP J s", "FLOP/B", "of roof", "how",
+        f"{scope} W", "MHz", f"{scope} J", "J app", "EDP J s", "FLOP/B", *COUNTED, "of roof", "how",
     )  # fmt: skip
+    unknown = [
+        name
+        for name, value in (("IPC", "ipc"), (COUNTED[1], "memory_b"), (COUNTED[2], "memory_b"))
+        if all(getattr(p.result, value) is None for p in points)
+    ]
     device = points[0].result.device_name if points else ""
     where = f"{points[0].result.device} {device}".strip() if points else ""
     table = Table.of(headers, rows, f"Per run, {dtype} on {where}", spare=SPARE)
-    return table if scope == "gpu" else table.without("burst", "MHz")
+    return table.without(*unknown, *(() if scope == "gpu" else ("burst", "MHz")))
 
 
 def frameworks_table(results: Sequence[KernelResult], space: float | None = None) -> Table:
@@ -103,7 +113,7 @@ def csv_table(results: Sequence[KernelResult]) -> ExportTable:
         "kernel", "size", "dtype", "backend", "style", "threads", "device", "device_name", "status",
         "reason", "runs", "duration_s", "time_s", "time_low_s", "time_high_s", "flops",
         "bytes_moved", "intensity", "gflops", "gb_s", "burst_time_s", "burst_gflops",
-        "clock_mhz",
+        "clock_mhz", "ipc", "memory_b",
         "peak_memory_b", "version",
     )  # fmt: skip
     of_scope = ("energy_j", "application_j", "power_w", "edp_js", "gflops_per_w")

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from wattloop.check.figures import SENSED, Execution, FigureKind, FigureReading, energy_reading
@@ -14,37 +14,31 @@ from wattloop.core.settings import Settings
 from wattloop.measure.command import CommandRun, run_command
 from wattloop.measure.session import Session
 from wattloop.measure.window_energy import Window
-from wattloop.meters.perf import PerfCounter
+from wattloop.meters.perf import INSTRUCTIONS, USER_CODE, ThreadCounters
 
-HARDWARE, INSTRUCTIONS = 0, 1
-"""PERF_TYPE_HARDWARE, PERF_COUNT_HW_INSTRUCTIONS."""
-DISABLED, INHERIT, PINNED = 1 << 0, 1 << 1, 1 << 2
-EXCLUDE_KERNEL, EXCLUDE_HYPERVISOR, ENABLE_ON_EXEC = 1 << 5, 1 << 6, 1 << 12
-USER_CODE = INHERIT | PINNED | EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR
-"""Only the program's own code, which a plain user may count. Pinned: it counts all the time or
-not at all, never a part that would have to be scaled."""
+DISABLED, ENABLE_ON_EXEC = 1 << 0, 1 << 12
 
 
 class ChildCounters:
     """Use of programs that were started, and have ended, since this was made."""
 
-    def __init__(self, event: tuple[int, int] = (HARDWARE, INSTRUCTIONS)) -> None:
+    def __init__(self, event: tuple[int, int] = INSTRUCTIONS) -> None:
         # Off in this process, and on in a child from its exec on.
         flags = USER_CODE | DISABLED | ENABLE_ON_EXEC
-        self._counters, self.reason = _opened([0], event, flags)
+        self._counters, self.reason = _opened(event, [0], flags)
         self._begin_s = _children_s()
 
     def end(self) -> dict[FigureKind, FigureReading]:
         found = {FigureKind.CPU_TIME: FigureReading(_children_s() - self._begin_s)}
-        return {**found, **_counted(self._counters)}
+        return found | _counted(self._counters)
 
 
 class OwnCounters:
     """Use of this process since this was made, with threads and ended children."""
 
-    def __init__(self, event: tuple[int, int] = (HARDWARE, INSTRUCTIONS)) -> None:
+    def __init__(self, event: tuple[int, int] = INSTRUCTIONS) -> None:
         # A counter follows one thread and those it starts later, so each of ours gets one.
-        self._counters, self.reason = _opened(_threads(), event, USER_CODE)
+        self._counters, self.reason = _opened(event, None, USER_CODE)
         self._begin_s = time.process_time() + _children_s()
 
     def end(self) -> dict[FigureKind, FigureReading]:
@@ -53,40 +47,25 @@ class OwnCounters:
 
 
 def _opened(
-    threads: list[int], event: tuple[int, int], flags: int
-) -> tuple[list[PerfCounter], str]:
-    """A counter for each thread, or none and why."""
-    counters = []
+    event: tuple[int, int], threads: list[int] | None, flags: int
+) -> tuple[ThreadCounters | None, str]:
+    """Return counters, or none and why."""
     try:
-        for thread in threads:
-            with suppress(ProcessLookupError):  # it has just ended
-                counters.append(PerfCounter(*event, cpu=-1, pid=thread, flags=flags))
+        return ThreadCounters(event, threads, flags), ""
     except OSError as error:
-        for counter in counters:
-            counter.close()
-        return [], f"instructions cannot be counted here ({error.strerror or error})"
-    return counters, ""
+        return None, f"instructions cannot be counted here ({error.strerror or error})"
 
 
-def _counted(counters: list[PerfCounter]) -> dict[FigureKind, FigureReading]:
-    if not counters:
+def _counted(counters: ThreadCounters | None) -> dict[FigureKind, FigureReading]:
+    if counters is None:
         return {}
     try:
-        total = sum(counter.read() for counter in counters)
+        total = counters.read()
     except OSError:  # another program uses the processor's counter
         return {}
     finally:
-        for counter in counters:
-            counter.close()
-        counters.clear()
+        counters.close()
     return {FigureKind.INSTRUCTIONS: FigureReading(float(total))} if total else {}
-
-
-def _threads() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc/self/task")]  # noqa: PTH208 - names only
-    except OSError:
-        return [0]
 
 
 def _children_s() -> float:

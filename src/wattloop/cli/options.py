@@ -108,6 +108,10 @@ Zone = Annotated[str | None, option("--zone CODE", "Country (FRA) or zone, for c
 Tariff = Annotated[
     str | None, option("--tariff PRICE", "Price of a kWh, such as 0.25 or '0.25 CHF'.")
 ]
+Price = Annotated[
+    str | None,
+    option("--price PRICE", "Price of a GPU hour: 2.50, '2.50 USD' or a100=1.50,h200=3.50."),
+]
 StorePlace = Annotated[
     str | None, option("--store PLACE", "SQLite file or postgresql:// URL for runs.")
 ]

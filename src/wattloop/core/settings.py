@@ -208,7 +208,7 @@ def _checked(name: str, value: Any, source: str) -> Any:
     """
     where = f"{source}: {name}"
     if name == "tariff_per_kwh":
-        return _price(value, where)
+        return parse_price(value, where, _NUMBERS[name], {"kwh": 1.0, "mwh": 1_000.0})
     if name in _NUMBERS:
         low, high, what = _NUMBERS[name]
         number = _number(value, where, what)
@@ -268,23 +268,30 @@ def _number(value: Any, where: str, what: str) -> float:
     return number
 
 
-def _price(value: Any, where: str) -> tuple[float, str]:
-    """Parse a price per kWh and its currency, empty where none is named.
+def parse_price(
+    value: Any, where: str, allowed: tuple[float, float, str], units: Mapping[str, float]
+) -> tuple[float, str]:
+    """Parse a price and its currency, empty where none is named.
 
     `0.30`, `0.30 EUR`, `EUR 0.30`, `0,30 EUR/kWh` and `300 EUR/MWh` mean the same.
+
+    Args:
+        value: a number, or text.
+        where: the option or file, for errors.
+        allowed: lowest and highest price, and what an error recommends.
+        units: unit in lower case -> number that the price is divided by; the first is assumed.
     """
-    low, high, what = _NUMBERS["tariff_per_kwh"]
+    low, high, what = allowed
     if not isinstance(value, str):
         price, currency = _number(value, where, what), ""
     else:
         match = _PRICE.fullmatch(value.strip())
-        if match is None or (match["before"] and match["after"]):
+        unit = next(iter(units)) if match is None else (match["unit"] or next(iter(units))).lower()
+        if match is None or (match["before"] and match["after"]) or unit not in units:
             raise ConfigError(f"{where} must be a number, not {value!r}; {what}, or '0.30 EUR'")
         word = match["before"] or match["after"] or ""
         currency = _CURRENCIES.get(word, word)
-        price = _number(match["number"].replace(",", "."), where, what)
-        if (match["unit"] or "").lower() == "mwh":
-            price /= 1_000
+        price = _number(match["number"].replace(",", "."), where, what) / units[unit]
     if not low <= price <= high:
         raise ConfigError(f"{where} is {value!r}; {what}")
     return price, currency
@@ -292,7 +299,8 @@ def _price(value: Any, where: str) -> tuple[float, str]:
 
 _PRICE = re.compile(
     r"(?P<before>[^\W\d_]+|[€$£¥])?\s*(?P<number>[-+]?[\d.,]+(?:e[-+]?\d+)?)"
-    r"\s*(?P<after>(?!per\b)[^\W\d_]+|[€$£¥])?\s*(?:(?:/|per\b)\s*(?P<unit>[kM]Wh))?",
+    r"\s*(?P<after>(?!per\b)[^\W\d_]+|[€$£¥])?\s*"
+    r"(?:(?:/|per\b)\s*(?P<unit>[kM]Wh|(?:GPU[ -]?)?(?:hour|h)))?",
     re.I,
 )
 _CURRENCIES = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY"}

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple, Protocol
 
 import wattloop
 from wattloop.core.errors import WattloopError
+from wattloop.hardware.host import Host
 from wattloop.kernels.backend import TARGETS, Backend, Unsupported
 from wattloop.kernels.loaded_kernel import LoadedKernel, forget_peak, load, peak_b
 from wattloop.kernels.registry import backend_named
+from wattloop.meters.perf import PROGRAM_EVENTS, ProgramCounters
 
 # Timing of kernels: warm-up, batches, the median and its interval.
 #
@@ -58,6 +60,7 @@ class Timing(NamedTuple):
     Attributes:
         begin_s, end_s: the measured stretch on the machine's monotonic clock, warm-up excluded.
         batch_s: seconds per run, one value for each batch.
+        counts: of hardware events in the measured stretch.
     """
 
     begin_s: float
@@ -65,6 +68,7 @@ class Timing(NamedTuple):
     runs: int
     per_batch: int
     batch_s: tuple[float, ...]
+    counts: Mapping[str, float] = {}
 
     @property
     def time_s(self) -> float:
@@ -86,18 +90,24 @@ def time_runs(
     now_s: Callable[[], float],
     warmup_s: float = 0.3,
     each_waits: bool = False,
+    read_counts: Callable[[], Mapping[str, float]] = dict,
 ) -> Timing:
     """Run `work` for about so many seconds, after a warm-up; at least five batches.
 
     With `each_waits` every run is waited for: some frameworks would queue up results.
+    `read_counts` returns counters that only grow.
     """
     batch = functools.partial(_batch_s, work, now_s, each_waits)
     per_batch = _warmed_up(batch, warmup_s, min(BATCH_S, seconds / MIN_BATCHES), now_s)
+    before = read_counts()
     begin_s = now_s()
     times_s: list[float] = []
     while len(times_s) < MIN_BATCHES or now_s() - begin_s < seconds:
         times_s.append(batch(per_batch) / per_batch)
-    return Timing(begin_s, now_s(), per_batch * len(times_s), per_batch, tuple(times_s))
+    end_s = now_s()
+    counts = {name: count - before[name] for name, count in read_counts().items()}
+    runs = per_batch * len(times_s)
+    return Timing(begin_s, end_s, runs, per_batch, tuple(times_s), counts)
 
 
 def burst_s(work: Runnable, *, now_s: Callable[[], float], sleep: Callable[[float], None]) -> float:
@@ -378,13 +388,17 @@ def _measured(loaded: LoadedKernel, job: dict[str, Any], tell: Tell, number: int
     tell({"type": "measuring", "case": number})
     on_gpu = job["device"] == "gpu"
     burst = burst_s(loaded, now_s=time.monotonic, sleep=time.sleep) if on_gpu else None
+    # The processor's counters say little about work on a GPU.
+    counters = ProgramCounters(Host(), {} if on_gpu else PROGRAM_EVENTS)
     timing = time_runs(
         loaded,
         job["seconds"],
         now_s=time.monotonic,
         warmup_s=job["warmup_s"],
         each_waits=not on_gpu,
+        read_counts=counters.read,
     )
+    counters.close()
     # what was timed is what gets checked
     check = loaded.check()
     if not check.ok:
@@ -399,6 +413,8 @@ def _measured(loaded: LoadedKernel, job: dict[str, Any], tell: Tell, number: int
         "batches": len(timing.batch_s),
         "time_s": timing.time_s,
         "burst_time_s": burst,
+        "counts": dict(timing.counts),
+        "not_counted": counters.reasons,
         "time_low_s": low_s,
         "time_high_s": high_s,
         "check_error": check.error,

@@ -1,11 +1,13 @@
-"""RAPL counters through the kernel's perf events."""
+"""Perf events of the kernel: RAPL counters, and what programs do: cycles, instructions, memory."""
 
 import errno
 import math
 import os
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from wattloop.core.errors import MeterUnavailable
@@ -80,6 +82,153 @@ def _open(kind: int, config: int, cpu: int, pid: int, flags: int) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return fd
+
+
+HARDWARE = 0
+"""PERF_TYPE_HARDWARE."""
+CYCLES, INSTRUCTIONS, CACHE_MISSES = (HARDWARE, 0), (HARDWARE, 1), (HARDWARE, 3)
+INHERIT, PINNED, EXCLUDE_KERNEL, EXCLUDE_HYPERVISOR = 1 << 1, 1 << 2, 1 << 5, 1 << 6
+USER_CODE = INHERIT | PINNED | EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR
+"""Only the program's own code, which a plain user may count. Pinned: it counts all the time or
+not at all, never a part that would have to be scaled."""
+LINE_B = 64
+"""Bytes that a miss of the last cache brings from memory."""
+
+
+class ThreadCounters:
+    """Count of one event in threads, and in those that they start from now on.
+
+    Args:
+        event: kind and number of the event.
+        threads: which ones; None for all of this process.
+        flags: bits of `struct perf_event_attr`.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+
+    def __init__(
+        self, event: tuple[int, int], threads: Sequence[int] | None = None, flags: int = USER_CODE
+    ) -> None:
+        self._counters: list[PerfCounter] = []
+        try:
+            for thread in _own_threads() if threads is None else threads:
+                with suppress(ProcessLookupError):  # it has just ended
+                    self._counters.append(PerfCounter(*event, cpu=-1, pid=thread, flags=flags))
+        except OSError:
+            self.close()
+            raise
+
+    def read(self) -> int:
+        """Raise OSError when another program uses the processor's counter."""
+        return sum(counter.read() for counter in self._counters)
+
+    def close(self) -> None:
+        for counter in self._counters:
+            counter.close()
+
+
+def _own_threads() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc/self/task")]  # noqa: PTH208 - names only
+    except OSError:
+        return [0]
+
+
+PROGRAM_EVENTS = {"cycles": CYCLES, "instructions": INSTRUCTIONS, "cache_misses": CACHE_MISSES}
+CONTROLLERS = ("cas_count_read", "cas_count_write", "data_read", "data_write")
+"""Names of a memory controller's events in sysfs (`uncore_imc*` of Intel)."""
+SIZES = {"MiB": 2**20, "MB": 10**6, "64Bytes": 64}
+
+
+class ProgramCounters:
+    """Cycles, instructions and misses of the last cache by this process's own code, and bytes that
+    the memory controllers move for the whole machine, as far as the kernel counts them.
+
+    Attributes:
+        reasons: what is not counted -> why, with the remedy.
+    """
+
+    def __init__(self, host: Host, events: Mapping[str, tuple[int, int]] = PROGRAM_EVENTS) -> None:
+        self.reasons: dict[str, str] = {}
+        self._counters: dict[str, list[tuple[ThreadCounters | PerfCounter, float]]] = {}
+        for name, event in events.items():
+            try:
+                self._counters[name] = [(ThreadCounters(event), 1.0)]
+            except OSError as error:
+                self.reasons[name] = _why_not(error)
+        parts: list[tuple[ThreadCounters | PerfCounter, float]] = []
+        try:
+            for kind, config, cpu, scale_b in find_memory_events(host):
+                parts.append((PerfCounter(kind, config, cpu), scale_b))
+        except OSError as error:
+            self._close(parts)
+            self.reasons["memory_b"] = _why_not(error)
+        else:
+            if parts:
+                self._counters["memory_b"] = parts
+
+    def read(self) -> dict[str, float]:
+        """Return counts since the counters were opened; without those that stopped counting."""
+        found = {}
+        for name, parts in list(self._counters.items()):
+            try:
+                found[name] = sum(counter.read() * scale for counter, scale in parts)
+            except OSError:
+                self.reasons[name] = "another program uses the processor's counters"
+                self._close(self._counters.pop(name))
+        return found
+
+    def close(self) -> None:
+        for parts in self._counters.values():
+            self._close(parts)
+
+    @staticmethod
+    def _close(parts: Sequence[tuple[ThreadCounters | PerfCounter, float]]) -> None:
+        for counter, _ in parts:
+            counter.close()
+
+
+def find_memory_events(host: Host) -> list[tuple[int, int, int, float]]:
+    """Return reads and writes of every memory controller: kind, config, CPU and bytes per count."""
+    found = []
+    for source in sorted((host.sysfs / "bus/event_source/devices").glob("uncore_imc*")):
+        kind = read_whole(source / "type")
+        for name in CONTROLLERS:
+            config = _event_config(source, _read(source / f"events/{name}"))
+            size = SIZES.get(_read(source / f"events/{name}.unit"))
+            scale = _positive(_read(source / f"events/{name}.scale"))
+            if kind is not None and config is not None and size and scale is not None:
+                cpus = _cpu_list(_read(source / "cpumask"))
+                found += [(kind, config, cpu, scale * size) for cpu in cpus]
+    return found
+
+
+def _event_config(source: Path, text: str) -> int | None:
+    """Return `event=0x04,umask=0x03` as a number; `format` of the source says which bits."""
+    config = 0
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        bits = re.fullmatch(r"config:(\d+)(?:-\d+)?", _read(source / f"format/{name}"))
+        if bits is None or not re.fullmatch(r"0x[0-9a-fA-F]+|\d+", value):
+            return None
+        config |= int(value, 0) << int(bits[1])
+    return config if text else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _why_not(error: OSError) -> str:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"{error.strerror}; {REMEDY}"
+    if error.errno in (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV):
+        return "the kernel has no such event here, as in most virtual machines"
+    return error.strerror or str(error)
 
 
 POWER = "bus/event_source/devices/power"
@@ -286,8 +435,12 @@ def _scale(host: Host, label: str) -> float | None:
     """Joules per count; None when the unit is not joules, so that nothing is guessed."""
     if host.read_text("sys", f"{POWER}/events/{label}.unit") != "Joules":
         return None
+    return _positive(host.read_text("sys", f"{POWER}/events/{label}.scale") or "")
+
+
+def _positive(text: str) -> float | None:
     try:
-        scale = float(host.read_text("sys", f"{POWER}/events/{label}.scale") or "")
+        number = float(text)
     except ValueError:
         return None
-    return scale if math.isfinite(scale) and scale > 0 else None
+    return number if math.isfinite(number) and number > 0 else None

@@ -142,6 +142,8 @@ def best_points(points: Sequence[ComparisonPoint]) -> dict[str, ComparisonPoint]
     if fitting[0].forecast.run is not None:
         found["least energy of the run"] = best(_run_energy_j)
         found["shortest run"] = best(_run_time_s)
+    if any(point.forecast.run is not None and point.forecast.run.gpu_cost for point in fitting):
+        found["least money"] = best(_run_money)
     return found
 
 
@@ -179,6 +181,12 @@ def _energy_ends(forecast: Forecast) -> tuple[float, float] | None:
 
 def _run_energy_j(forecast: Forecast) -> float:
     return math.inf if forecast.run is None else forecast.run.energy_j.value
+
+
+def _run_money(forecast: Forecast) -> float:
+    """Return the cost of the run; GPUs without a price are last."""
+    run = forecast.run
+    return math.inf if run is None or run.gpu_cost is None else run.money or 0.0
 
 
 def _run_time_s(forecast: Forecast) -> float:

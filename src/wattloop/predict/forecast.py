@@ -171,6 +171,7 @@ def _run(run: RunTotal) -> dict[str, Any]:
         "cost": _amount(run.cost),
         "currency": run.currency,
         "cost_reason": run.cost_reason or None,
+        "gpu_cost": _amount(run.gpu_cost),
         "carbon_g": _amount(run.carbon_g),
         "carbon_intensity": None if run.intensity is None else run.intensity._asdict(),
         "carbon_reason": run.carbon_reason or None,

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from wattloop.accounting.summary import parse_gpu_price
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.settings import Settings
@@ -241,6 +242,7 @@ def predict(
     samples: int | None = None,
     node: bool = False,
     settings: Settings | None = None,
+    price: str | float | None = None,
     **request: Any,
 ) -> Forecast:
     """Predict time, power, energy and memory of one training step, without running it.
@@ -263,6 +265,7 @@ def predict(
         samples: of the data set.
         node: count host, memory, fans and power supply as well, in `node` and `run`.
         settings: tariff, carbon intensity and PUE for `run`; none unless given.
+        price: of an hour of a GPU, such as `2.5`, `'2.50 USD'` or `'a100=1.50,h200=3.50'`.
         request: further fields of `Question`: gpu, gpus, batch, seq, image, precision, optimizer,
             style, accumulate, compile, training, cap_w, clock_mhz, samples_s, network_bytes_s,
             host_speed, head, stated, inputs, loss, trainer, estimator, calibration.
@@ -275,5 +278,7 @@ def predict(
             "model: say what to predict: a model, a name such as 'hf:gpt2', or step=, your "
             "training step"
         )
-    length = RunLength(steps, epochs, samples, node, settings or Settings())
+    settings = settings or Settings()
+    gpu_price = None if price is None else parse_gpu_price(str(price), settings)
+    length = RunLength(steps, epochs, samples, node, settings, gpu_price)
     return length.of(Forecaster().answer(Question(model, step=step, **request)))

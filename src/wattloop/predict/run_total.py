@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattloop.accounting.carbon import Intensity, find_intensity
+from wattloop.accounting.summary import GpuPrice
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Scope, picked
 from wattloop.core.settings import Settings
@@ -59,10 +60,11 @@ class RunTotal:
         energy_j: of the scope, without the room.
         scope: `gpu`, or `node` when a node was predicted.
         facility_j: energy with the room's PUE, which cost and carbon are for.
-        cost: in `currency`; None with `cost_reason` without a tariff.
+        cost: of electricity, in `currency`; None with `cost_reason` without a tariff.
         carbon_g: grams of CO2e; None with `carbon_reason` without an intensity.
         intensity: what the carbon was reckoned with.
         notes: what was assumed, in words.
+        gpu_cost: of the GPUs' hours, in `currency`; None without their price.
     """
 
     steps: int
@@ -78,6 +80,14 @@ class RunTotal:
     cost_reason: str = ""
     carbon_reason: str = ""
     notes: tuple[str, ...] = ()
+    gpu_cost: PredictedAmount | None = None
+
+    @property
+    def money(self) -> float | None:
+        """Return what the run costs in all: the hours of its GPUs and, with a tariff, power."""
+        if self.gpu_cost is None:
+            return None if self.cost is None else self.cost.value
+        return self.gpu_cost.value + (0.0 if self.cost is None else self.cost.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +99,7 @@ class RunLength:
         epochs, samples: passes over a data set of so many samples.
         node: whether the whole node counts, not only its GPUs.
         settings: tariff, carbon, PUE, and what is known of the node.
+        price: of an hour of a GPU.
     """
 
     steps: int | None = None
@@ -96,6 +107,7 @@ class RunLength:
     samples: int | None = None
     node: bool = False
     settings: Settings = field(default_factory=Settings)
+    price: GpuPrice | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "epochs", "samples"):
@@ -140,6 +152,11 @@ class RunLength:
         steps = self.run_steps(forecast.samples)
         if steps is not None:
             run = run_total(prediction, steps, self.settings, node=node)
+        if run is not None and self.price is not None:
+            place = forecast.placement
+            per_s = self.price.cost(place.gpu.name, place.gpus, 1.0)
+            gpu_cost = None if per_s is None else run.time_s.times(per_s)
+            run = replace(run, gpu_cost=gpu_cost, currency=self.price.currency)
         return replace(forecast, node=node, run=run)
 
 

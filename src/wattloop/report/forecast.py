@@ -73,6 +73,9 @@ def _run_blocks(run: RunTotal) -> list[Block]:
     ]
     if run.cost is not None:
         facts.append(Fact("Cost", *_amounts(run.cost, lambda x: f"{x:,.2f} {run.currency}")))
+    if run.gpu_cost is not None:
+        text = _amounts(run.gpu_cost, lambda x: f"{x:,.2f} {run.currency}")
+        facts.append(Fact("Hours of the GPUs", *text))
     if run.carbon_g is not None:
         facts.append(Fact("CO2e", *_amounts(run.carbon_g, format_mass)))
     lacked = [

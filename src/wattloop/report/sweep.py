@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from wattloop.accounting.summary import GpuPrice
 from wattloop.analyze.intervals import Estimate
 from wattloop.core.table import Table
 from wattloop.core.units import format_duration, format_energy, format_power
@@ -112,9 +113,15 @@ def points_table(result: SweepResult) -> Table:
         "gain-loss": lambda row: gain_text(row["gains"]["gain_minus_loss"]),
         "EDP gain (%)": lambda row: gain_text(row["gains"]["edp"]),
     }
+    if result.price is not None:
+        cells[cost_header(result.price)] = lambda row: with_interval(row["gpu_cost"])
     title = f"{title_of(result)}: mean ± half-width of the 95% interval"
     spare = ("peak (W)", "gain-loss", "power (W)")
     return _grouped(point_rows(result), cells, title, list(cells)[2:], spare)
+
+
+def cost_header(price: GpuPrice) -> str:
+    return f"GPU cost ({price.currency})"
 
 
 def best_table(result: SweepResult) -> Table:

@@ -7,6 +7,7 @@ from typing import Any
 
 from wattloop.accounting.energy_delay import Point as Cost
 from wattloop.accounting.energy_delay import gain_minus_loss_pct, objective
+from wattloop.accounting.summary import GpuPrice
 from wattloop.analyze.intervals import Estimate, estimate, is_outlier, t_975
 from wattloop.store.experiments import Experiment, TrialRecord
 from wattloop.sweep.spec import Repeats
@@ -250,6 +251,16 @@ class PointResult:
     def peak_w(self, scope: str) -> Estimate | None:
         return _estimate(o.scopes[scope].peak_w for o in self.repeated.used if scope in o.scopes)
 
+    def gpu_cost(self, price: GpuPrice) -> Estimate | None:
+        """Price of the GPUs' hours: of as many as were asked for, else of those that were read."""
+        found = []
+        for outcome in self.repeated.used:
+            read = sum(bool(d["scope"] == "gpu" and d.get("in_total")) for d in outcome.domains)
+            gpus = self.facts["gpus"] or read
+            if gpus and outcome.time_s is not None:
+                found.append(price.cost("", gpus, outcome.time_s))
+        return _estimate(found)
+
     def temperature_c(self) -> float | None:
         found = [t for o in self.repeated.used if (t := o.temperature_c()) is not None]
         return max(found) if found else None
@@ -336,7 +347,7 @@ def _estimate(values: Iterable[float | None]) -> Estimate | None:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """All points of a sweep, for one scope of energy."""
+    """All points of a sweep, for one scope of energy, and with a price of GPUs their cost."""
 
     experiment: Experiment
     scope: str | None
@@ -344,6 +355,7 @@ class SweepResult:
     warm_ups: int = 0
     unfinished: int = 0
     axes: tuple[Mapping[str, Any], ...] = field(default=())
+    price: GpuPrice | None = None
 
     @property
     def groups(self) -> list[SweepGroup]:
@@ -400,6 +412,10 @@ class SweepResult:
 
     def _point(self, group: SweepGroup, point: PointResult) -> dict[str, Any]:
         gains = {c.name: g.to_dict() for c in COMPARED if (g := group.gain(point, c)) is not None}
+        priced = {}
+        if self.price is not None:
+            cost = _plain(point.gpu_cost(self.price))
+            priced = {"gpu_cost": cost, "currency": self.price.currency}
         outcomes = point.repeated.outcomes
         return {
             **point.facts,
@@ -417,6 +433,7 @@ class SweepResult:
             "peak_w": _by_scope(point.peak_w),
             "temperature_c": point.temperature_c(),
             "gains": gains,
+            **priced,
         }
 
 

@@ -49,6 +49,7 @@ def point_rows(result: SweepResult) -> list[Row]:
                     "average_w": point.average_w(group.scope),
                     "peak_w": point.peak_w(group.scope),
                     "gains": gains,
+                    "gpu_cost": result.price and point.gpu_cost(result.price),
                 }
             )
     return rows
@@ -171,6 +172,7 @@ def scaling_rows(result: SweepResult) -> list[Row]:
                     "gpus": group.key[2],
                     "time_s": point.time_s,
                     "energy_j": point.energy_j(group.scope),
+                    "gpu_cost": result.price and point.gpu_cost(result.price),
                     "speed_up": base.time_s.mean / point.time_s.mean,
                 }
             )

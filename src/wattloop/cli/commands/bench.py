@@ -71,6 +71,7 @@ def remarks(record: BenchRecord) -> list[str]:
     peak_b = max((r.peak_memory_b or 0 for r in record.results), default=0)
     if peak_b:
         lines.append(f"peak memory of a worker: {format_bytes(peak_b)}")
+    lines += _not_counted(record.results)
     if record.idle.get("note"):
         lines.append(str(record.idle["note"]))
     for result in record.results:
@@ -83,6 +84,21 @@ def remarks(record: BenchRecord) -> list[str]:
     if unread:
         lines.append(f"energy of the {unread[0]} was not read; see 'wattloop devices'")
     return [*dict.fromkeys(lines), *dict.fromkeys(f"warning: {w}" for w in record.warnings)]
+
+
+def _not_counted(results: Sequence[KernelResult]) -> list[str]:
+    """Say why IPC or the memory volume are missing, and what the volume is taken from."""
+    lines = []
+    for result in results:
+        why = result.not_counted
+        for name, events in (("IPC", ("cycles", "instructions")), ("memory volume", ("memory_b",))):
+            known = result.ipc if name == "IPC" else result.memory_b
+            reason = next((why[event] for event in (*events, "cache_misses") if event in why), "")
+            if known is None and reason:
+                lines.append(f"{name} not counted: {reason}")
+        if "cache_misses" in result.counts and "memory_b" not in result.counts:
+            lines.append("memory volume: misses of the last cache x 64 B, without prefetches")
+    return lines
 
 
 def list_kernels(json_file: str | None) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from wattloop.accounting.summary import parse_gpu_price
 from wattloop.cli.app import RUN, StoreOptions, UsualCommandGroup, Verb
 from wattloop.cli.commands.predict.inspect import inspect_command
 from wattloop.cli.commands.predict.job import job_command
@@ -26,6 +27,7 @@ from wattloop.cli.commands.predict.view import (
 from wattloop.cli.options import (
     Config,
     JsonFile,
+    Price,
     Pue,
     StorePlace,
     Tariff,
@@ -130,6 +132,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     zone: Zone = None,
     tariff: Tariff = None,
     store: StorePlace = None,
+    price: Price = None,
     config: Config = None,
 ) -> None:
     """Predict one training step and, with --steps, --epochs or --run, the whole job."""
@@ -168,7 +171,8 @@ def run_command(  # noqa: PLR0913 - one parameter per option
             estimator=estimator,
             calibration=calibration,
         )
-        complete = RunLength(steps, epochs, samples, node, settings).of
+        gpu_price = None if price is None else parse_gpu_price(price, settings)
+        complete = RunLength(steps, epochs, samples, node, settings, gpu_price).of
         axes = _axes(sweep or [], compare)
         _check_plot(plot, axes)
         if axes:
@@ -186,7 +190,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
                 forecast = complete(Forecaster(cache=True).answer(question))
             keep_workload(forecast, save_workload)
             present(json_file, forecast.to_dict, lambda: print_forecast(forecast, top=top))
-    given = {"--pue": pue, "--zone": zone, "--tariff": tariff}
+    given = {"--pue": pue, "--zone": zone, "--tariff": tariff, "--price": price}
     unused = ", ".join(option for option, value in given.items() if value is not None)
     if unused and steps is None and epochs is None:
         say(

@@ -83,7 +83,13 @@ def print_run(run: RunTotal) -> None:
     if run.pue != 1:
         rows.append((f"with the room, PUE {run.pue:g}", *_amount(run.facility_j, format_energy)))
     if run.cost is not None:
-        rows.append(("cost", *_amount(run.cost, lambda value: f"{value:,.2f} {run.currency}")))
+        name = "cost" if run.gpu_cost is None else "electricity"
+        rows.append((name, *_amount(run.cost, lambda value: f"{value:,.2f} {run.currency}")))
+    if run.gpu_cost is not None:
+        text = _amount(run.gpu_cost, lambda value: f"{value:,.2f} {run.currency}")
+        rows.append(("hours of the GPUs", *text))
+        if run.cost is not None:
+            rows.append(("cost, both", f"{run.money:,.2f} {run.currency}", ""))
     if run.carbon_g is not None:
         rows.append(
             ("carbon", *_amount(run.carbon_g, lambda mass_g: f"{format_mass(mass_g)} CO2e"))
@@ -111,7 +117,8 @@ def all_notes(forecast: Forecast) -> list[str]:
     if run is not None:
         notes += run.notes
         notes += [f"carbon intensity: {run.intensity.source}"] if run.intensity else []
-        notes += [f"no cost: {run.cost_reason}"] if run.cost_reason else []
+        named = "no cost" if run.gpu_cost is None else "no cost of electricity"
+        notes += [f"{named}: {run.cost_reason}"] if run.cost_reason else []
         notes += [f"no carbon: {run.carbon_reason}"] if run.carbon_reason else []
     return notes
 
@@ -196,8 +203,9 @@ UNITS = {"cap": " W", "clock": " MHz"}
 
 
 def print_points(points: Sequence[ComparisonPoint], axes: Sequence[Axis]) -> None:
+    priced = any(point.forecast.run and point.forecast.run.gpu_cost for point in points)
     rows = [
-        (*_settings(point, axes), *_cells(point.forecast), *_run_cells(point.forecast.run))
+        (*_settings(point, axes), *_cells(point.forecast), *_run_cells(point.forecast.run, priced))
         for point in points
     ]
     headers = (
@@ -213,7 +221,7 @@ def print_points(points: Sequence[ComparisonPoint], axes: Sequence[Axis]) -> Non
         "fits",
         "regime",
         "constants",
-        *_run_headers(points[0].forecast.run),
+        *_run_headers(points[0].forecast.run, priced),
     )
     first = points[0].forecast
     kind = "training" if first.workload.training else "inference"
@@ -258,18 +266,21 @@ def _cells(forecast: Forecast) -> tuple[str, ...]:
     )
 
 
-def _run_headers(run: RunTotal | None) -> tuple[str, ...]:
+def _run_headers(run: RunTotal | None, priced: bool) -> tuple[str, ...]:
     if run is None:
         return ()
-    cost = () if run.cost is None else (f"run cost ({run.currency})",)
+    priced = priced or run.cost is not None
+    cost = (f"run cost ({run.currency})",) if priced else ()
     carbon = () if run.carbon_g is None else ("run CO2e",)
     return ("run time", f"run energy ({run.scope})", *cost, *carbon)
 
 
-def _run_cells(run: RunTotal | None) -> tuple[str, ...]:
+def _run_cells(run: RunTotal | None, priced: bool) -> tuple[str, ...]:
+    """Return the run's columns; a GPU without a price has no cost next to one that has."""
     if run is None:
         return ()
-    cost = () if run.cost is None else (f"{run.cost.value:,.2f}",)
+    money = run.money if not priced or run.gpu_cost is not None else None
+    cost = (UNKNOWN if money is None else f"{money:,.2f}",) if priced or run.cost else ()
     carbon = () if run.carbon_g is None else (format_mass(run.carbon_g.value),)
     time, energy = format_duration(run.time_s.value), format_energy(run.energy_j.value)
     return (time, energy, *cost, *carbon)

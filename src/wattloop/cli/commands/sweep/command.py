@@ -1,7 +1,7 @@
 """Commands of `wattloop sweep`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +15,7 @@ from wattloop.cli.app import (
     Verb,
     user_command,
 )
-from wattloop.cli.options import Config, StorePlace, argument, file_option, option
+from wattloop.cli.options import Config, Price, StorePlace, argument, file_option, option
 from wattloop.cli.output import present, say, write_json, write_text
 from wattloop.cli.plot import add_plot_command
 from wattloop.cli.stored import NAMED, add_list_command, outputs_folder, say_which, stored
@@ -64,6 +64,7 @@ class ExecutionOptions:
         bool, option("--show-output", "Show what the command prints instead of keeping it.")
     ] = False
     figures: Figures = None
+    price: Price = None
 
     def check_drawable(self) -> None:
         """Report a missing library or unwritable folder before hours are spent."""
@@ -323,6 +324,7 @@ def _run(
                 f"wattloop sweep resume {identity}"
             )
             raise
+    result = _priced(result, how.price, settings)
     present(
         json_file,
         lambda: view.as_dict(result),
@@ -330,6 +332,17 @@ def _run(
     )
     if how.figures is not None:
         view.draw([result], store, how.figures)
+
+
+def _priced(result: SweepResult, price: str | None, settings: Settings) -> SweepResult:
+    if price is None:
+        return result
+    from wattloop.accounting.summary import parse_gpu_price
+
+    parsed = parse_gpu_price(price, settings)
+    if "" not in parsed.per_hour:
+        raise ConfigError(f"--price {price}: a sweep has one kind of GPU; give one price")
+    return replace(result, price=parsed)
 
 
 add_list_command(
@@ -371,6 +384,7 @@ def show_command(
         "points,best",
     ),
     figures: Figures = None,
+    price: Price = None,
     given: StoreOptions,
 ) -> None:
     """Show points with means and intervals, the best per metric, and further tables.
@@ -384,7 +398,10 @@ def show_command(
     with given.open_store() as place:
         for name in which or ():
             say_which(place, name, KIND)
-        results = [stored_sweep(place, name, scope) for name in which or ["last"]]
+        settings = given.settings()
+        results = [
+            _priced(stored_sweep(place, name, scope), price, settings) for name in which or ["last"]
+        ]
 
         def as_data() -> Any:
             data = [view.as_dict(result) for result in results]

@@ -18,6 +18,7 @@ from wattloop.report.figures.render import needs_libraries, save
 from wattloop.report.figures.sweep import energy_source, sweep_figures, technique_figures
 from wattloop.report.sweep import (
     best_table,
+    cost_header,
     gain_text,
     kinds_of,
     points_table,
@@ -90,8 +91,12 @@ def _print_powers(rows: Sequence[dict[str, Any]], main: str, second: str | None)
 
 def print_scaling(results: Sequence[SweepResult]) -> None:
     for result in results:
+        price = result.price
         _print(
-            ("workload", "setting", "GPUs", "time (s)", "energy (J)", "speed-up"),
+            (
+                *("workload", "setting", "GPUs", "time (s)", "energy (J)", "speed-up"),
+                *(() if price is None else (cost_header(price),)),
+            ),
             [
                 (
                     " ".join(filter(None, (row["workload"], row["library"]))),
@@ -100,6 +105,7 @@ def print_scaling(results: Sequence[SweepResult]) -> None:
                     with_interval(row["time_s"]),
                     with_interval(row["energy_j"]),
                     f"{row['speed_up']:.2f}",
+                    *(() if price is None else (with_interval(row["gpu_cost"]),)),
                 )
                 for row in tables.scaling_rows(result)
             ],
