@@ -210,7 +210,7 @@ def _grid(accounting: "Accounting") -> str:
         where = (accounting.intensity.zone, accounting.intensity.year)
         words.append(" ".join([_carbon(accounting.carbon_g), *(str(w) for w in where if w)]))
     if accounting.cost is not None:
-        words.append(f"{accounting.cost.amount:.2g} {accounting.cost.currency}")
+        words.append(f"{_money(accounting.cost.amount)} {accounting.cost.currency}")
     facility = accounting.facility
     if not words or facility.energy_j is None or facility.provenance is None:
         return ""
@@ -238,6 +238,11 @@ def _short(energy_j: float) -> str:
 def _carbon(mass_g: float) -> str:
     """`1.2 gCO2e`."""
     return f"{format_mass(mass_g)}CO2e"
+
+
+def _money(amount: float) -> str:
+    """`16.72`; less than a cent with two digits."""
+    return f"{amount:,.2f}" if amount >= 0.01 else f"{amount:.2g}"
 
 
 def _percent(share: float) -> str:
