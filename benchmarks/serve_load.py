@@ -76,9 +76,9 @@ def pages(store: Path) -> dict[str, list[str]]:
     """Name -> addresses that are asked in turn."""
     search = search_of(store)
     return {
-        "Overview": ["/", "/?by=user"],
+        "Overview": ["/", "/?by=user", "/?cost=last+week"],
         "Runs": [
-            *("/jobs", "/jobs?page=7", "/jobs?sort=energy", "/jobs?project=project-03"),
+            *("/jobs", "/jobs?page=7", "/jobs?sort=cost", "/jobs?project=project-03"),
             "/jobs?text=train-001",
         ],
         "Run": [f"/runs/20260101-{n:06}-{n:06x}" for n in range(50, 55)],
@@ -88,7 +88,9 @@ def pages(store: Path) -> dict[str, list[str]]:
         "Searches": ["/searches"],
         "A search": [f"/searches/{search}"],
         "Clusters": [f"/searches/{search}/clusters"],
-        "Predict": ["/predict"],
+        "Compare, one chosen": ["/compare?run=20260101-000051-000033"],
+        "Predict": ["/predict", "/predict?run=20260101-000051-000033&gpu=h100-sxm"],
+        "Nodes": ["/nodes"],
         "Simulate": ["/simulate"],
         "Study": ["/study"],
         "API: jobs": ["/api/v1/jobs", "/api/v1/jobs/slopes"],

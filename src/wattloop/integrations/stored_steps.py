@@ -213,13 +213,10 @@ def read_repeats(store: Store, records: Sequence[RunRecord]) -> list[list[dict[s
             same = same and other.counted and not other.quarantine
             if same and other.run_id != record.run_id and len(group) < MOST_REPEATS:
                 group.append(other)
-        costs = read_step_costs(store, group)
-        found.append(
-            [
-                {"energy_j": each.energy_j or 0.0, **cost}
-                for each, cost in zip(group, costs, strict=True)
-            ]
-        )
+        # single steps are not read: there may be a million of them
+        totals = [read_step_totals(store, each, points=()) for each in group]
+        pairs = zip(group, totals, strict=True)
+        found.append([{"energy_j": r.energy_j or 0.0, **(t.costs if t else {})} for r, t in pairs])
     return found
 
 
