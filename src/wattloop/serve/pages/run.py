@@ -242,9 +242,10 @@ def compare_page(
     chosen = [find_run(state.store, name) for name in dict.fromkeys(run or []) if name]
     names = list(dict.fromkeys(record.run_id for record in chosen))
     if len(names) > 1:
-        found = compare_runs(state.store, names)
+        key = ("compare", *names)
+        found = state.answers.get(key, lambda: compare_runs(state.store, names))
         # runs that are over do not change; their repeats may become more
-        key = ("compare", *names, *map(len, found.repeats))
+        key = (*key, *map(len, found.repeats))
         shown = state.cache.get(key, lambda: blocks_html(_blocks(state, found)))
 
     def link(names: Sequence[str]) -> str:
