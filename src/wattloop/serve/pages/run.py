@@ -245,8 +245,8 @@ def compare_page(
         key = ("compare", *names)
         found = state.answers.get(key, lambda: compare_runs(state.store, names))
         # runs that are over do not change; their repeats may become more
-        key = (*key, *map(len, found.repeats))
-        shown = state.cache.get(key, lambda: blocks_html(_blocks(state, found)))
+        counts = tuple(map(len, found.repeats))
+        shown = state.cache.get((*key, counts), lambda: blocks_html(_blocks(state, found)))
 
     def link(names: Sequence[str]) -> str:
         return f"/compare?{urlencode([('run', name) for name in names])}"
