@@ -65,16 +65,10 @@ router = APIRouter()
 CHOICES = ("cluster", "partition", "project", "label", "status", "host")
 LIVE_SHOWN = 10
 COLUMNS = (
-    *(("name", "run"), ("started", "begun"), ("duration", "duration"), ("energy", "energy")),
-    *(
-        ("cost", "cost"),
-        ("carbon", "CO2e"),
-        ("label", "efficiency"),
-        ("status", "status"),
-        ("project", "project"),
-    ),
-    *(("user", "user"), ("host", "host"), ("cluster", "cluster"), ("partition", "partition")),
-    *(("exclusive", "exclusive"), ("insights", "insights")),
+    *(("name", "run"), ("cost", "cost"), ("energy", "energy"), ("started", "begun")),
+    *(("duration", "duration"), ("carbon", "CO2e"), ("label", "efficiency"), ("status", "status")),
+    *(("project", "project"), ("user", "user"), ("host", "host"), ("cluster", "cluster")),
+    *(("partition", "partition"), ("exclusive", "exclusive"), ("insights", "insights")),
 )
 """Columns of the list; a reader may hide all but the first."""
 
