@@ -67,7 +67,9 @@ class WorkloadOptions:
 
     def named_model(self) -> str:
         if self.model is None:
-            raise ConfigError("model: say what to predict, such as --model hf:gpt2")
+            raise ConfigError(
+                "model: say what to predict, such as --model hf:gpt2, or a measured run: --run last"
+            )
         return self.model
 
     def question(self, **more: Any) -> "Question":
@@ -82,7 +84,7 @@ class WorkloadOptions:
 
 
 FIELDS = (
-    "model|script|limit|gpus|gpu|batch|seq|image|precision|optimizer|style|accumulate|compile|cap|clock|head|input|"
+    "model|script|run|limit|gpus|gpu|batch|seq|image|precision|optimizer|style|accumulate|compile|cap|clock|head|input|"
     "samples-per-second|network|hop|exchange-power|host-speed|estimator|calibration|sweep|compare|inference|steps|"
     "epochs|samples|plot|save-workload|concurrency|prompt|output|weights|tp|"
     "parallel|checkpointing|global-batch|objective|kernels|cluster"
