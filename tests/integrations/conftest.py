@@ -12,6 +12,7 @@ from tests.support.powercap_tree import PowercapTree, Writing
 from wattloop.store.journal import Journal, journal_directory, read_journal
 
 PACKAGE_W, DRAM_W = 50.0, 5.0
+INTERVAL_S = 0.05
 
 
 @dataclass
@@ -20,6 +21,7 @@ class Machine:
 
     sysfs: Path
     store: Path
+    driver: Driver
     power_w: float = PACKAGE_W + DRAM_W
 
     def journals(self) -> list[Journal]:
@@ -36,11 +38,11 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(tree.root))
     monkeypatch.setenv("WATTLOOP_STORE", str(store))
     monkeypatch.setenv("WATTLOOP_METERS", "rapl")
-    monkeypatch.setenv("WATTLOOP_INTERVAL", "0.05")
+    monkeypatch.setenv("WATTLOOP_INTERVAL", str(INTERVAL_S))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for name in ("WATTLOOP_JOB", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     curves = {package: Constant(PACKAGE_W), dram: Constant(DRAM_W)}
-    with Driver(curves, update_period_s=0.002, writing=Writing.IN_PLACE):
-        yield Machine(tree.root, store)
+    with Driver(curves, update_period_s=0.002, writing=Writing.IN_PLACE) as driver:
+        yield Machine(tree.root, store, driver)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integrations.conftest import Machine
+from tests.support.synthetic_energy import about_j
 from wattloop.integrations.distributed import measured_together
 from wattloop.integrations.training_meter import TrainingMeter
 
@@ -36,7 +37,7 @@ def check(facts: list[dict[str, Any]], machine: Machine) -> None:
     (node,) = facts[0]["job"]["nodes"]
     assert node["ranks"] == RANKS
     counting_s = next(f["end_s"] - f["begin_s"] for f in facts if f["counted"])
-    assert node["energy_j"] == pytest.approx(machine.power_w * counting_s, rel=0.2)
+    assert node["energy_j"] == about_j(machine.power_w, counting_s, machine.driver, rel=0.2)
     assert node["columns"]["Pkg (J)"] > node["columns"]["RAM (J)"] > 0
     assert all("job" not in f for f in facts[1:])
 

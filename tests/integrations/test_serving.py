@@ -11,6 +11,7 @@ import pytest
 from tests.integrations.conftest import Machine
 from tests.integrations.test_stored_steps import add_run
 from tests.support.model_server import KINDS, answering, silent, vllm
+from tests.support.synthetic_energy import about_j
 from wattloop.core.errors import ConfigError
 from wattloop.integrations import serving
 from wattloop.integrations.serving import (
@@ -214,14 +215,14 @@ def test_tokens_and_energy(machine: Machine) -> None:
     assert totals.requests
     assert totals.generated_tokens == pytest.approx(20 * totals.requests)
     assert totals.prompt_tokens == pytest.approx(10 * totals.requests)
-    assert totals.energy_j == pytest.approx(machine.power_w * totals.duration_s, rel=0.1)
+    assert totals.energy_j == about_j(machine.power_w, totals.duration_s, machine.driver)
     assert totals.idle_s == 0
     costs = totals.costs
     assert set(costs) == set(serving.COSTS)
     assert costs["generated_token_j"] == pytest.approx(1.5 * costs["token_j"])
     assert costs["request_j"] == pytest.approx(20 * costs["generated_token_j"])
     per_s, per_w = costs["generated_tokens_per_s"], costs["generated_tokens_per_s_per_w"]
-    assert per_s / per_w == pytest.approx(machine.power_w, rel=0.1)
+    assert per_s / per_w == pytest.approx(totals.energy_j / totals.duration_s)
     (journal,) = machine.journals()
     points = [event for event in journal.events if event["type"] == "serving"]
     counted = sum(tokens for event in points for tokens in event["generated_tokens"])

@@ -52,6 +52,7 @@ class Driver:
         self._lost_share = lost_share
         self._random = random.Random(seed)
         self._offsets_uj = {zone: int(zone.energy_file.read_text()) for zone in self._curves}
+        self._froze = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="powercap-driver", daemon=True)
         self._memory: Path | None = None
@@ -63,8 +64,11 @@ class Driver:
         """The curves' 0 s."""
 
     def __enter__(self) -> "Driver":
-        # A collection in a big test process would hold the thread up for a tenth of a second.
-        gc.freeze()
+        # A collection in a big process would hold the thread up for a tenth of a second. Tests
+        # have frozen their modules already, and they stay so.
+        self._froze = gc.get_freeze_count() == 0
+        if self._froze:
+            gc.freeze()
         self._move_into_memory()
         self.update()
         self._thread.start()
@@ -79,7 +83,8 @@ class Driver:
         if self._thread.is_alive():
             self._thread.join()
         self._move_back()
-        gc.unfreeze()
+        if self._froze:
+            gc.unfreeze()
 
     def true_energy_j(self, zone: TreeZone, begin_s: float, end_s: float) -> float:
         """Joules between two moments of CLOCK_MONOTONIC: exact, whatever the file showed."""

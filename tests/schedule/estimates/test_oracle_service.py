@@ -194,13 +194,10 @@ def test_what_is_kept_is_settled_once() -> None:
     jobs, places = [AskedJob(stated=RESNET)], [H200]
     service.answer(jobs, places, wait_s=30.0)
     frozen = gc.get_freeze_count()
-    try:
-        assert service.settle()
-        assert gc.get_freeze_count() > frozen
-        service.answer(jobs, places)
-        assert not service.settle()
-    finally:
-        gc.unfreeze()
+    assert service.settle()
+    assert gc.get_freeze_count() > frozen
+    service.answer(jobs, places)
+    assert not service.settle()
 
 
 def test_names_of_gpus_mean_what_they_mean_elsewhere() -> None:
