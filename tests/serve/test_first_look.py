@@ -149,13 +149,20 @@ def test_what_the_job_would_cost_on_an_h100(reader: Reader) -> None:
     assert reader.page.locator("select[name=gpu]").input_value() == "h100-sxm"
 
 
+def test_what_a_job_would_cost_is_asked_on_the_page_of_predictions(reader: Reader) -> None:
+    """The newest run on an H100 is chosen already."""
+    reader.click("link", "Predict", "header")
+    reader.click("button", "Show its cost")
+    reader.sees("gpt2-capped on NVIDIA H100")
+
+
 def test_a_run_whose_model_is_known_has_a_closer_prediction(reader: Reader) -> None:
     """The form is filled in with model, batch and number of GPUs; the step is predicted, too."""
     for library in ("torch", "transformers"):
         pytest.importorskip(library, reason=f"{library} is not installed")
     reader.click("link", "gpt2", "section:has(#largest)")
     reader.click("link", "On another GPU: what would it cost on an H100?")
-    reader.sees("One step of gpt2, from its model")
+    reader.sees("One step of gpt2")
     reader.sees("gpt2 on NVIDIA H100")
     assert reader.page.locator("input[name=batch]").input_value() == "8"
     reader.page.wait_for_selector("[data-chart] svg.marks")
@@ -188,6 +195,7 @@ ANSWERS = {
     "comparison": "/compare?run=20260101-000003-000003&run=20260101-000004-000004",
     "wasteful": "/runs/20260101-000003-000003",
     "nodes": "/nodes",
+    "predict": "/predict",
     "cost": "/predict?run=20260101-000003-000003&gpu=h100-sxm&gpus=2",
 }
 """Pages that answer the questions; test_browser.py has the others."""

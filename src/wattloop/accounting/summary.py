@@ -210,7 +210,7 @@ def _grid(accounting: "Accounting") -> str:
         where = (accounting.intensity.zone, accounting.intensity.year)
         words.append(" ".join([_carbon(accounting.carbon_g), *(str(w) for w in where if w)]))
     if accounting.cost is not None:
-        words.append(f"{_money(accounting.cost.amount)} {accounting.cost.currency}")
+        words.append(f"{format_money(accounting.cost.amount)} {accounting.cost.currency}")
     facility = accounting.facility
     if not words or facility.energy_j is None or facility.provenance is None:
         return ""
@@ -240,7 +240,7 @@ def _carbon(mass_g: float) -> str:
     return f"{format_mass(mass_g)}CO2e"
 
 
-def _money(amount: float) -> str:
+def format_money(amount: float) -> str:
     """`16.72`; less than a cent with two digits."""
     return f"{amount:,.2f}" if amount >= 0.01 else f"{amount:.2g}"
 

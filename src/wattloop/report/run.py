@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from wattloop.accounting.energy_delay import dcie
+from wattloop.accounting.summary import format_money
 from wattloop.cap.saver.totals import format_interval, format_kwh, format_percent, run_saving
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
@@ -133,7 +134,7 @@ def grid_facts(accounting: Mapping[str, Any]) -> Facts | None:
         facts.append(Fact("Carbon", "not known", str(accounting.get("carbon_reason") or "")))
     cost = accounting.get("cost")
     if cost:
-        facts.append(Fact("Cost", f"{cost['amount']:.3g} {cost['currency']}"))
+        facts.append(Fact("Cost", f"{format_money(cost['amount'])} {cost['currency']}"))
     else:
         facts.append(Fact("Cost", "not known", str(accounting.get("cost_reason") or "")))
     alike = [

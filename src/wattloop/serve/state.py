@@ -22,6 +22,7 @@ from wattloop.core.units import (
     format_energy,
     format_mass,
     format_power,
+    format_share,
     wh_from_joules,
 )
 from wattloop.fleet.nodes import NodeTable
@@ -152,6 +153,7 @@ class AppState:
             "short": _short,
             "many": _many,
             "kwh": kwh_text,
+            "share": format_share,
             "day": _day,
         }
 

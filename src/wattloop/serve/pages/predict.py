@@ -1,7 +1,7 @@
 """*Predict* page: a form, and the prediction with interval and terms."""
 
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
@@ -15,10 +15,12 @@ from wattloop.serve.api.overview import tariff_of
 from wattloop.serve.api.predict import PredictForm, forecast_question, known_models
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.errors import http_status
+from wattloop.serve.pages.jobs import listed_rows
 from wattloop.serve.state import AppState, State
 from wattloop.store.runs import RunRecord, find_run
 
 router = APIRouter()
+OFFERED = 50
 
 
 @router.get("/predict")
@@ -44,6 +46,7 @@ async def predict(
         gpus=[gpu.name for gpu in known_gpus()],
         blocks=blocks,
         record=record,
+        offered=_offered(state, record),
         moved=moved,
     )
 
@@ -57,8 +60,18 @@ def _moved(state: AppState, record: RunRecord, gpu: str) -> list[Block]:
     except ConfigError as error:
         return [Note(f"{error}.", tone="warning", title="Not possible:")]
     command = f"wattloop predict --run {record.run_id} --gpu {found.gpu.name}"
-    said = Note("; ".join(found.notes), tone="info", command=command, source=found.source)
+    text = " ".join(f"{note[0].upper()}{note[1:]}." for note in found.notes)
+    said = Note(text, tone="info", command=command, source=found.source)
     return [job_table(found), said]
+
+
+def _offered(state: AppState, record: RunRecord | None) -> list[dict[str, Any]]:
+    """Return runs to choose: the one that is asked for, then the newest."""
+    rows = [row for row in listed_rows(state, size=OFFERED) if row["run_id"]]
+    if record is not None and record.run_id not in {row["run_id"] for row in rows}:
+        names = ("run_id", "name", "started_wall_s", "energy_j")
+        rows.insert(0, {name: getattr(record, name) for name in names})
+    return rows
 
 
 def _measured(state: AppState, run_id: str) -> RunRecord | None:

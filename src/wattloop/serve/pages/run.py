@@ -69,11 +69,13 @@ def run(request: Request, state: State, run_id: str) -> HTMLResponse:
     record = find_any_run(state.store, run_id)
     accounting = record.accounting or {}
     windows = read_windows(state.store, record.run_id)
+    # without advice, what was noticed stands in its place
+    seen = [] if run_advice(state, record) else noticed(record)
     found = [
         *([sensors(record)] if record.result is not None else []),
         None if series_of(record.feeds) else NO_SENSOR,
         labels(accounting),
-        *remarks(record),
+        *(each for each in remarks(record) if each.text not in seen),
         grid_facts(accounting) if accounting else None,
         windows_table(windows),
     ]
