@@ -115,6 +115,8 @@ def test_what_a_measured_job_would_cost_on_an_h100(
         (line,) = (line for line in lines if line.startswith(f"{what} "))
         assert line.count(unit) >= 2, line
     assert any("modelled from the run and the data sheets" in line for line in lines)
+    rented = printed([*words, "--price", "h100-sxm=2.50 EUR"], capsys)
+    assert any(line.startswith("GPU hours ") and "EUR" in line for line in rented)
     both = printed([*words[:3], "--compare", "a100,h100-sxm", *words[5:]], capsys)
     assert sum(line.startswith("cost ") for line in both) == 2
 

@@ -247,6 +247,7 @@ class MeasuredJob:
         gpu_j, host_j: energy of its GPUs, and of everything else that was read.
         facility_j: drawn from the grid for it, as it was accounted for.
         tariff_per_kwh, currency, g_co2e_per_kwh: of the settings, else those of the run.
+        price: of an hour of a GPU.
     """
 
     run_id: str
@@ -261,10 +262,16 @@ class MeasuredJob:
     currency: str
     g_co2e_per_kwh: float | None
     finished: bool
+    price: GpuPrice | None = None
 
     @property
     def energy_j(self) -> float:
         return self.gpu_j + self.host_j
+
+    def rent(self, gpu: Gpu, time_s: PredictedAmount) -> PredictedAmount | None:
+        """Return the price of its GPUs' hours on GPUs of this kind."""
+        per_s = None if self.price is None else self.price.cost(gpu.name, self.gpus, 1.0)
+        return None if per_s is None else time_s.times(per_s)
 
     def priced(self, facility_j: PredictedAmount) -> "PricedEnergy":
         """Return cost and CO2e of an energy from the grid."""
@@ -298,9 +305,14 @@ class JobOnGpu:
     source: str
     notes: tuple[str, ...]
 
+    @property
+    def gpu_cost(self) -> PredictedAmount | None:
+        """Of the GPUs' hours; None without their price."""
+        return self.job.rent(self.gpu, self.time_s)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        names = ("time_s", "power_w", "energy_j", "facility_j", "cost", "carbon_g")
+        names = ("time_s", "power_w", "energy_j", "facility_j", "cost", "gpu_cost", "carbon_g")
         amounts = {name: getattr(self, name) for name in names}
         job = "run_id name gpus duration_s energy_j facility_j tariff_per_kwh currency"
         return {
@@ -420,6 +432,10 @@ def job_table(found: JobOnGpu) -> Table:
     ]
     if priced.cost is not None and found.cost is not None:
         rows.append(_compared("cost", priced.cost.value, found.cost, money))
+    if found.gpu_cost is not None:
+        was = job.rent(job.gpu, PredictedAmount(job.duration_s))
+        texts = _compared("GPU hours", 0.0 if was is None else was.value, found.gpu_cost, money)
+        rows.append(texts if was is not None else (texts[0], "–", *texts[2:]))
     if priced.carbon_g is not None and found.carbon_g is not None:
         rows.append(_compared("carbon", priced.carbon_g.value, found.carbon_g, mass))
     heads = ("", f"measured, {job.gpus} x {job.gpu.name}", f"{job.gpus} x {found.gpu.name}")
@@ -490,6 +506,11 @@ def _job_notes(job: MeasuredJob, gpu: Gpu) -> list[str]:
         notes.append(
             "no cost: no tariff is known; add --tariff '0.25 EUR', or write "
             "'tariff: {per_kwh: 0.25, currency: EUR}' into wattloop.yaml"
+        )
+    elif job.price is None:
+        notes.append(
+            f"cost is that of the electricity at {job.tariff_per_kwh:g} {job.currency}/kWh; "
+            "--price 2.50 adds that of GPU hours"
         )
     if job.g_co2e_per_kwh is None:
         notes.append("no CO2e: no country is known; add --zone FRA, or set zone in wattloop.yaml")

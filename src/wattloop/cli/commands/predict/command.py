@@ -1,11 +1,11 @@
 """Commands of `wattloop predict`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from wattloop.accounting.summary import parse_gpu_price
+from wattloop.accounting.summary import GpuPrice, parse_gpu_price
 from wattloop.cli.app import RUN, StoreOptions, UsualCommandGroup, Verb
 from wattloop.cli.commands.predict.inspect import inspect_command
 from wattloop.cli.commands.predict.job import job_command
@@ -139,10 +139,14 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     settings = settings_of(config, pue=pue, zone=zone, tariff=tariff)
     with with_options_named():
         if run is not None:
-            _check_alone(run, work, script, arguments)
+            given = {"--model": work.model, "--script": script, "arguments": arguments}
+            more = {"--steps": steps, "--epochs": epochs, "--batch": work.batch, "--cap": cap}
+            _check_alone(run, {**given, **more})
+            gpu_price = None if price is None else parse_gpu_price(price, settings)
             names = work.gpu if compare is None else compare
             place = StoreOptions(json_file=json_file, store=store, config=config)
-            _show_job(run, [name.strip() for name in names.split(",")], settings, place)
+            gpu_names = [name.strip() for name in names.split(",")]
+            _show_job(run, gpu_names, settings, gpu_price, place)
             return
         if parallel is not None and script is None and is_decoder(work.model):
             show_parallel(
@@ -190,30 +194,33 @@ def run_command(  # noqa: PLR0913 - one parameter per option
                 forecast = complete(Forecaster(cache=True).answer(question))
             keep_workload(forecast, save_workload)
             present(json_file, forecast.to_dict, lambda: print_forecast(forecast, top=top))
-    given = {"--pue": pue, "--zone": zone, "--tariff": tariff, "--price": price}
-    unused = ", ".join(option for option, value in given.items() if value is not None)
+    priced = {"--pue": pue, "--zone": zone, "--tariff": tariff, "--price": price}
+    unused = ", ".join(option for option, value in priced.items() if value is not None)
     if unused and steps is None and epochs is None:
         say(
             f"note: {unused}: cost and carbon are of a run; give --steps, or --epochs and --samples"
         )
 
 
-def _check_alone(
-    run: str, work: WorkloadOptions, script: str | None, arguments: list[str] | None
-) -> None:
+def _check_alone(run: str, stated: Mapping[str, object]) -> None:
     """Refuse what says again which job is meant."""
-    stated = {"--model": work.model, "--script": script, "arguments": arguments}
     other = next((name for name, value in stated.items() if value), None)
     if other is not None:
         raise ConfigError(f"--run {run}: the run says what the job is; leave out {other}")
 
 
-def _show_job(run: str, names: Sequence[str], settings: Settings, given: StoreOptions) -> None:
+def _show_job(
+    run: str,
+    names: Sequence[str],
+    settings: Settings,
+    price: GpuPrice | None,
+    given: StoreOptions,
+) -> None:
     """Print a measured run as it would be on other GPUs."""
     with given.open_store() as place:
         record = named_run(place, run)
     gpus = [gpu_named(name) for name in names]
-    job = measured_job(record, settings, gpus[0].name)
+    job = replace(measured_job(record, settings, gpus[0].name), price=price)
     found = [job_on_gpu(job, gpu) for gpu in gpus]
     given.present(lambda: [one.to_dict() for one in found], lambda: print_jobs(found))
 
