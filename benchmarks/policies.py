@@ -1,10 +1,11 @@
 """All policies on the thesis's scenario, beside its figures, and on Philly.
 
-    python benchmarks/policies.py [--quick] [--json FILE]
+    python benchmarks/policies.py [--quick] [--json FILE] [--keep FILE [--minutes N]]
 
 100 seeds of the scenario as ADR 0031 fixed it (fewer where no bar is), two processes. Philly needs
 the traces that WATTLOOP_SHARED_DATA names; without them its table is left out, and said to be.
-`--quick` takes two hours of one seed and the bars only.
+`--quick` takes two hours of one seed and the bars only. With `--keep` a call continues where the
+last one ended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from bars import Bar, Page, Table, arguments, publish
 from policies_bound import most_kept
 from policies_energy_bound import least_kwh
 from policies_philly import philly_rows
-from policies_runs import Case, Found, mean, miss_percent, run_all
+from policies_runs import Case, Found, Pieces, mean, miss_percent, pieces, run_all
 from policies_tables import (
     all_policies,
     by_age,
@@ -25,6 +26,7 @@ from policies_tables import (
     philly_table,
 )
 from policies_thesis import Ours, beside_the_thesis
+from thesis_as_published import sensitivity
 from wattloop.schedule.scenarios.file import load_scenario
 
 SEEDS, SOME, FEW, QUICK = range(100), range(30), range(10), range(1)
@@ -53,16 +55,16 @@ on seeds from 1000 on, which are not among these; once after a look at these
 misses are of all deadlines of all seeds together. What no bar is on has fewer seeds: {some} for
 deadlines other than AuraChronos' at 2x, rigid and imbalanced jobs, {few} for load and age.
 
-How Zeus' saving depends on the cost of a hop and on the rate of jobs, and where each of the two
-wins: [the thesis's result and the cost of a hop](thesis_as_published.md). Below 5 ms per hop Pollux
-and Zeus choose the same GPUs; from 7.5 ms on Zeus takes 2 to 18% less energy, and does more jobs at
-high rates. Helios with GPUs that sleep: [its switches](policies_switches.md).
+How Zeus' saving depends on the cost of a hop and on the rate of jobs, and where each policy wins:
+[the table](#zeus-against-pollux-by-cost-of-a-hop-and-rate-of-jobs); the thesis's own figures with a
+fitted hop: [the thesis's result](thesis_as_published.md). Helios with GPUs that sleep: [its
+switches](policies_switches.md).
 """
 
 
 def main() -> int:
-    args = arguments(__doc__ or "").parse_args()
-    publish(quick_page() if args.quick else page(), args)
+    args = pieces(arguments(__doc__ or ""))
+    publish(quick_page() if args.quick else page(args.pieces), args)
     return 0
 
 
@@ -93,7 +95,7 @@ def quick_page() -> Page:
     return Page("policies", "Policies on the thesis's cluster", bars)
 
 
-def page() -> Page:
+def page(parts: Pieces) -> Page:
     """Everything."""
     main_cases = {(name, rate): case(name, rate) for name in POLICIES for rate in (STATED, LOWER)}
     budget = {
@@ -127,7 +129,7 @@ def page() -> Page:
         **dict.fromkeys((*rigid.values(), *factors.values(), *keeping.values(), *users), SOME),
         **dict.fromkeys((*main_cases.values(), *budget.values(), *tight.values()), SEEDS),
     }
-    found = run_all(list(seeds), seeds)
+    found = run_all(list(seeds), seeds, kept=parts)
     bounds = {
         (rate, factor): kept(rate, factor, SEEDS if factor == 2.0 else SOME)
         for rate in (STATED, LOWER)
@@ -174,6 +176,7 @@ def page() -> Page:
         by_load(found, load, least),
         by_user(found, users),
         by_age(found, ages),
+        sensitivity(len(FEW), parts),
     ]
     rows, text = philly_rows()
     tables.append(philly_table("Philly", rows, text))

@@ -1,6 +1,6 @@
 """Helios with its switches, next to Pollux with the same, and the bound of each.
 
-    python benchmarks/policies_switches.py [--seeds 50] [--quick] [--json FILE]
+    python benchmarks/policies_switches.py [--seeds 50] [--quick] [--keep FILE [--minutes N]]
 
 The thesis's scenario on GPUs that can sleep (`thesis-sleep`). Nothing was chosen on these seeds.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from bars import Bar, Page, Table, arguments, publish
 from policies_energy_bound import least_kwh
-from policies_runs import Case, Found, mean, miss_percent, run_all
+from policies_runs import Case, Found, mean, miss_percent, pieces, run_all
 from wattloop.schedule.scenarios.file import load_scenario
 
 RATES = (0.001, 0.002, 0.003, 0.005)
@@ -33,10 +33,10 @@ once. Helios' settings were chosen on seeds from 1000 on.
 def main() -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--seeds", type=int, default=50)
-    args = parser.parse_args()
+    args = pieces(parser)
     seeds = range(2 if args.quick else args.seeds)
     cases = {(name, rate): case(name, rate) for name in POLICIES for rate in RATES}
-    found = run_all(list(cases.values()), dict.fromkeys(cases.values(), seeds))
+    found = run_all(list(cases.values()), dict.fromkeys(cases.values(), seeds), kept=args.pieces)
     bars = bars_of(found, cases)
     tables = [by_rate(found, cases, seeds)]
     text = TEXT.format(seeds=len(seeds))

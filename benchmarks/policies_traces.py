@@ -1,39 +1,43 @@
-"""Helios, with and without sleep, on traces that nothing was tuned on, at three arrival speeds.
+"""Helios, Zeus and AuraChronos against Pollux on a trace that nothing was tuned on, at three loads.
 
     python benchmarks/policies_traces.py [--quick] [--json FILE]
 
 Needs the traces in the folder that WATTLOOP_SHARED_DATA names.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from bars import Page, Table, arguments, publish
 from engine_worlds import FOLDER, PHILLY_FILES, missing, philly
 from wattloop.schedule.cluster import Cluster, SleepState
 from wattloop.schedule.engine import Simulation
+from wattloop.schedule.jobs import JobTable
 from wattloop.schedule.metrics.metrics import Metrics, metrics_of
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.schedule.scenarios.scenario import World
 
-JOBS, SPEEDS = 1_000, (1.0, 8.0, 24.0)
-"""Chosen before any policy was run; on so few jobs all three leave the cluster nearly empty."""
+FIRST, LAST = 4_000, 8_000
+"""Jobs of the trace: those before arrive over 24 days, too few for a load."""
+LOADS = (0.3, 0.6, 0.9)
+"""Chosen before any policy was run."""
 POLICIES = (
-    "pollux", "pollux{sleep: true}", "zeus", "helios", "helios{sleep: true}",
+    "pollux", "pollux{sleep: true}", "zeus", "aurachronos", "helios", "helios{sleep: true}",
     "helios{max_delay: 10%, sleep: true}",
 )  # fmt: skip
 SLEEP_W, ENTER_S, EXIT_S = 5.0, 5.0, 10.0
 TEXT = """
-No setting of any policy was chosen on these jobs. **Philly**: the first {jobs:,} jobs of the trace
-on its 2,490 GPUs of three types, with throughputs that Gavel measured and cap curves of the Zeus
-library, arriving once, 8 and 24 times as fast as recorded, until the last one arrives.
-**Predicted jobs**: the same arrivals with the models, times and powers of the scenario `philly`,
-which are predicted. Every GPU is given the states of `thesis-sleep`: {watts:g} W, {enter:g} s to
-fall asleep, {exit:g} s to wake (assumed). Against Pollux on GPUs that never sleep; `pollux{{sleep:
-true}}` shows what sleeping has alone. One seed each.
-All six are nearly empty: the head of the trace is too short for 2,490 GPUs, so that faster arrivals
-do not fill them. They say nothing about busy clusters, and jobs that are cut off at the end count
-as not done.
+No setting of any policy was chosen on these jobs. **Measured jobs**: jobs {first:,} to {last:,} of
+Philly's trace as they arrived, with throughputs that Gavel measured and cap curves of the Zeus
+library. **Predicted jobs**: the same arrivals with the models, times and powers of the scenario
+`philly`, which are predicted. At its own rate the trace leaves most of its 2,490 GPUs idle. So each
+table takes as many nodes of each type as Pollux keeps busy to about 30, 60 and 90%; arrivals stay
+as they were recorded. Simulations end when the last job arrives; the age of a job that is not done
+by then ends there. Every GPU is given the states of `thesis-sleep`: {watts:g} W, {enter:g} s to
+fall asleep, {exit:g} s to wake (assumed). Savings are against Pollux on GPUs that never sleep;
+`pollux{{sleep: true}}` shows what sleeping has alone. Hosts and switches, which no policy turns
+off, count. One seed each.
 """
 
 
@@ -42,23 +46,57 @@ def main() -> int:
     args = parser.parse_args()
     if absent := missing():
         raise SystemExit(f"{', '.join(absent)} not found; WATTLOOP_SHARED_DATA names the folder")
-    jobs = 300 if args.quick else JOBS
-    tables = [_table(f"Philly, {speed:g} times as fast", philly(speed, jobs)) for speed in SPEEDS]
-    tables += [
-        _table(f"Philly, predicted jobs, {speed:g} times as fast", predicted(speed, jobs))
-        for speed in SPEEDS
+    last, loads = (FIRST + 300, LOADS[-1:]) if args.quick else (LAST, LOADS)
+    tables = [
+        _table(name, world, load)
+        for name, world in (
+            ("Measured jobs", part(philly(1.0, last))),
+            ("Predicted jobs", part(predicted(last))),
+        )
+        for load in loads
     ]
-    text = TEXT.format(jobs=JOBS, watts=SLEEP_W, enter=ENTER_S, exit=EXIT_S)
+    text = TEXT.format(first=FIRST, last=LAST, watts=SLEEP_W, enter=ENTER_S, exit=EXIT_S)
     title = "Helios on traces that it was not tuned on"
     publish(Page("policies_traces", title, [], tables, text), args)
     return 0
 
 
-def predicted(speed: float, head: int) -> World:
+def part(world: World, first: int = FIRST) -> World:
+    """Return the world without its first jobs; time begins with the next one."""
+    jobs, begin_s = world.jobs, float(world.jobs.arrival_s[first])
+    rest = JobTable(
+        kinds=jobs.kinds,
+        users=jobs.users,
+        arrival_s=jobs.arrival_s[first:] - begin_s,
+        kind=jobs.kind[first:],
+        user=jobs.user[first:],
+        work=jobs.work[first:],
+        deadline_s=jobs.deadline_s[first:] - begin_s,
+        priority=jobs.priority[first:],
+    )
+    settings = replace(world.settings, horizon_s=float(rest.arrival_s[-1]))
+    return world._replace(jobs=rest, settings=settings, cluster=_asleep(world.cluster))
+
+
+def of_nodes(cluster: Cluster, share: float) -> Cluster:
+    """Return a cluster with this share of the nodes of each group, and of the switches."""
+    groups = tuple(replace(g, nodes=max(round(g.nodes * share), 1)) for g in cluster.groups)
+    return replace(cluster, groups=groups, network_w=cluster.network_w * share)
+
+
+def share_for(load: float, busy: Callable[[float], float], steps: int = 5) -> float:
+    """Return the share of nodes that are busy to this load, by bisection."""
+    low, high = 0.02, 1.0
+    for _ in range(steps):
+        share = (low * high) ** 0.5
+        low, high = (share, high) if busy(share) > load else (low, share)
+    return (low * high) ** 0.5
+
+
+def predicted(head: int) -> World:
     """The same trace with throughputs and power that `predict` estimates."""
     changes: dict[str, object] = {
         "jobs.trace.file": str(FOLDER / PHILLY_FILES["jobs.trace.file"]),
-        "jobs.trace.speed": speed,
         "jobs.trace.head": head,
     }
     return load_scenario("philly", changes).world(0)
@@ -72,21 +110,28 @@ def _asleep(cluster: Cluster) -> Cluster:
     return replace(cluster, types=types)
 
 
-def _table(title: str, world: World) -> Table:
-    cluster, settings = _asleep(world.cluster), world.settings
-    settings = replace(settings, horizon_s=float(world.jobs.arrival_s[-1]))
+def _run(world: World, policy: str, share: float) -> Metrics:
+    simulation = Simulation(
+        of_nodes(world.cluster, share),
+        world.jobs,
+        policy_from(policy),
+        truth=world.truth,
+        oracle=world.oracle,
+        settings=world.settings,
+    )
+    return metrics_of(simulation.run())
+
+
+def _busy(metrics: Metrics) -> float:
+    return sum(metrics.utilisation.values()) / max(len(metrics.utilisation), 1)
+
+
+def _table(name: str, world: World, load: float) -> Table:
+    share = share_for(load, lambda share: _busy(_run(world, "pollux", share)))
     found: dict[str, Metrics] = {}
-    for name in POLICIES:
-        simulation = Simulation(
-            cluster,
-            world.jobs,
-            policy_from(name),
-            truth=world.truth,
-            oracle=world.oracle,
-            settings=settings,
-        )
-        found[name] = metrics_of(simulation.run())
-        print(title, name, f"{found[name].energy_kwh:.1f} kWh", flush=True)
+    for policy in POLICIES:
+        found[policy] = _run(world, policy, share)
+        print(name, load, policy, f"{found[policy].energy_kwh:.1f} kWh", flush=True)
     base = found["pollux"]
     rows = [
         [
@@ -97,7 +142,6 @@ def _table(title: str, world: World) -> Table:
         ]
         for name, each in found.items()
     ]  # fmt: skip
-    busy = sum(base.utilisation.values()) / max(len(base.utilisation), 1)
     head = [
         "policy",
         "jobs done",
@@ -107,9 +151,9 @@ def _table(title: str, world: World) -> Table:
         "misses",
         "asleep",
     ]
-    return Table(
-        title, head, rows, f"GPUs are busy for {100 * busy:.0f}% of the time under Pollux."
-    )
+    gpus = of_nodes(world.cluster, share).gpus
+    text = f"{gpus:,} GPUs, busy for {100 * _busy(base):.0f}% of the time under Pollux."
+    return Table(f"{name}, load {100 * load:.0f}%", head, rows, text)
 
 
 if __name__ == "__main__":

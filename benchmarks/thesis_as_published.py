@@ -7,13 +7,14 @@ program judges them on seeds 100 and up. The second table varies the cost of a h
 jobs, on ten seeds from 200 on.
 """
 
+import getpass
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bars import Bar, Page, Table, arguments, publish
-from policies_runs import Case, run_all
+from policies_runs import Case, Pieces, run_all
 from wattloop.schedule.cluster.file import SHIPPED as CLUSTERS
 from wattloop.schedule.metrics.metrics import Metrics
 
@@ -69,7 +70,7 @@ def main() -> None:
             ],
             rows,
         ),
-        _sensitivity(3 if args.quick else 10),
+        sensitivity(3 if args.quick else 10),
     ]
     publish(
         Page(
@@ -96,33 +97,53 @@ def _rate(rate: float) -> tuple[tuple[str, object], ...]:
     return (("jobs.generate.rate_per_s", rate),)
 
 
-def _sensitivity(seeds: int) -> Table:
-    with tempfile.TemporaryDirectory(prefix="wattloop-hops-") as folder:
-        cases = {}
-        for hop_ms in HOPS_MS:
-            path = Path(folder) / f"hop-{hop_ms:g}.yaml"
-            text = (CLUSTERS / "thesis-as-published.yaml").read_text("utf-8")
-            path.write_text(text.replace("exchange_hop: 10.5 ms", f"exchange_hop: {hop_ms:g} ms"))
-            for rate in RATES:
-                changes = (("cluster", str(path)), *_rate(rate))
-                for policy in POLICIES[:2]:
-                    cases[hop_ms, rate, policy] = Case(
-                        policy, "thesis-as-published", changes=changes
-                    )
-        wanted = list(cases.values())
-        found = run_all(wanted, {case: list(range(200, 200 + seeds)) for case in wanted})
+def sensitivity(seeds: int, kept: Pieces = Pieces()) -> Table:  # noqa: B008, it cannot be changed
+    """Return energy of Zeus against Pollux by hop and rate, and which policy wins in what."""
+    folder = Path(tempfile.gettempdir()) / f"wattloop-hops-{getpass.getuser()}"
+    folder.mkdir(mode=0o700, exist_ok=True)  # the same names for each piece of a long run
+    text, cases = (CLUSTERS / "thesis-as-published.yaml").read_text("utf-8"), {}
+    for hop_ms in HOPS_MS:
+        path = folder / f"hop-{hop_ms:g}.yaml"
+        path.write_text(text.replace("exchange_hop: 10.5 ms", f"exchange_hop: {hop_ms:g} ms"))
+        for rate in RATES:
+            changes = (("cluster", str(path)), *_rate(rate))
+            for policy in POLICIES:
+                cases[hop_ms, rate, policy] = Case(policy, "thesis-as-published", changes=changes)
+    wanted = list(cases.values())
+    found = run_all(wanted, {case: list(range(200, 200 + seeds)) for case in wanted}, kept=kept)
     rows = []
     for hop_ms in HOPS_MS:
         cells = [f"{hop_ms:g} ms"]
         for rate in RATES:
-            pollux, zeus = (found[cases[hop_ms, rate, policy]] for policy in POLICIES[:2])
-            energy = _change(zeus, pollux, "energy_kwh")
-            jobs = _change(zeus, pollux, "throughput_per_h")
-            jct = _change(zeus, pollux, "jct_mean_s")
-            cells.append(f"{energy:+.1f}% energy, {jobs:+.1f}% jobs, {jct:+.0f}% JCT")
+            of = {policy: found[cases[hop_ms, rate, policy]] for policy in POLICIES}
+            energy = _change(of["zeus"], of["pollux"], "energy_kwh")
+            jobs = _change(of["zeus"], of["pollux"], "throughput_per_h")
+            jct = _change(of["zeus"], of["pollux"], "jct_mean_s")
+            cells.append(
+                f"{energy:+.1f}% energy, {jobs:+.1f}% jobs, {jct:+.0f}% JCT; {_winners(of)}"
+            )
         rows.append(cells)
-    title = f"Zeus against Pollux by cost of a hop and rate of jobs, {seeds} seeds"
-    return Table(title, ["hop", *(f"{rate:g} jobs/s" for rate in RATES)], rows)
+    note = (
+        f"{seeds} seeds from 200 on, scenario `thesis-as-published` with another hop. Figures are "
+        "of Zeus against Pollux. After the semicolon, of Pollux, Zeus and AuraChronos those within "
+        f"{NEAR_PERCENT:g}% of the best in energy and in mean completion time."
+    )
+    title = "Zeus against Pollux by cost of a hop and rate of jobs"
+    return Table(title, ["hop", *(f"{rate:g} jobs/s" for rate in RATES)], rows, note)
+
+
+NEAR_PERCENT = 1.0
+"""Figures of policies that differ by less are a tie."""
+
+
+def _winners(of: Mapping[str, Sequence[Metrics]]) -> str:
+    found = []
+    for name, label in (("energy_kwh", "energy"), ("jct_mean_s", "JCT")):
+        means = {policy: statistics.fmean(getattr(m, name) for m in of[policy]) for policy in of}
+        best = min(means.values()) * (1 + NEAR_PERCENT / 100)
+        near = [policy for policy, value in means.items() if value <= best]
+        found.append(f"{label}: {'all' if len(near) == len(means) else ', '.join(near)}")
+    return "; ".join(found)
 
 
 def _figures(metrics: Sequence[Metrics]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 from hypothesis import given
@@ -110,6 +111,25 @@ def test_the_first_is_who_came_first_even_when_stopped_and_back() -> None:
     assert queue.head() == 0
     assert list(queue.by_arrival()) == queue.in_order() == [0, 1, 2, 3]
     assert queue.work(0) == 0.5
+
+
+def test_the_first_jobs_are_found_without_a_walk_through_those_that_have_left() -> None:
+    """The first job stays and all behind it leave, as behind one that is too wide to start."""
+    queue = queue_of(random_world(1), noisy=False)
+    for job in range(5000):
+        queue.add(job, 1.0)
+    for job in range(1, 4990):
+        queue.remove(job)
+    tried = [0]
+
+    class Watched(dict[int, float]):
+        def __contains__(self, job: object) -> bool:
+            tried[0] += 1
+            return super().__contains__(job)
+
+    queue.waiting = Watched(queue.waiting)
+    assert list(islice(queue.by_arrival(), 5)) == [0, 4990, 4991, 4992, 4993]
+    assert tried[0] < 300
 
 
 def test_costs_are_computed_only_for_who_asks() -> None:

@@ -304,6 +304,10 @@ class CostTable(NamedTuple):
         return values if self.owner is None else values[self.owner]
 
 
+MOST_GONE = 256
+"""Jobs that have left the queue since the heap of arrivals was built: it may hold all of them."""
+
+
 class JobQueue:
     """Waiting jobs.
 
@@ -327,6 +331,7 @@ class JobQueue:
         self.waiting: dict[int, float] = {}
         self._unread: dict[int, float] = {}
         self._heads: list[int] = []
+        self._gone = 0
         self._rows = Rows(jobs, len(self.shapes))
         self._behind: set[str] = set()
         self._orders: dict[str, dict[int, list[int]]] = {}
@@ -350,6 +355,7 @@ class JobQueue:
     def remove(self, job: int) -> float:
         """Remove a job; return its remaining samples."""
         work = self.waiting.pop(job)
+        self._gone += 1
         if self._unread.pop(job, None) is not None:
             return work
         self._rows.remove(job)
@@ -370,6 +376,8 @@ class JobQueue:
 
     def by_arrival(self) -> Iterator[int]:
         """Yield waiting jobs by arrival; the first few are cheap for any length of the queue."""
+        if self._gone > MOST_GONE:
+            self._heads, self._gone = sorted(self.waiting), 0  # a sorted list is a heap
         heads, last = self._heads, -1
         edge = [(heads[0], 0)] if heads else []
         while edge:

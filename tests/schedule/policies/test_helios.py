@@ -1,6 +1,8 @@
 """Promises of Helios: less energy, caps that follow queue, price and budget, deadlines kept."""
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.helios import Helios
 from wattloop.schedule.policies.pollux import Pollux
 from wattloop.schedule.step_function import StepFunction
+from wattloop.schedule.view import ClusterView
 
 CAPPED = JobKind("toy", caps=(1.0, 0.75, 0.5, 0.25))
 
@@ -59,13 +62,29 @@ def test_dirty_hours_lower_the_cap_and_clean_ones_raise_it() -> None:
     assert before < after
 
 
-def test_an_urgent_job_has_the_cheapest_cap_that_keeps_its_deadline() -> None:
-    """Half the power takes 1.41 times as long: enough for 1.5, too slow for 1.2."""
+def test_an_urgent_job_has_the_cheapest_cap_unless_its_deadline_is_tight() -> None:
+    """Half the power takes 1.41 times as long; tight is less than 3 times the run time."""
     kind = JobKind("toy", caps=(1.0, 0.5))
-    for factor, cap in ((1.5, 0.5), (1.2, 1.0)):
+    for factor, cap in ((4.0, 0.5), (1.5, 1.0), (1.2, 1.0)):
         jobs = jobs_of([(0, 100)], kind=kind, deadlines_s=[100 * factor])
         done = _one_gpu(jobs, Helios(time_value=0))
         assert done.finished_s[0] == pytest.approx(100 / np.sqrt(cap))
+
+
+def test_costs_of_an_empty_queue_are_those_of_no_waiting_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job that runs alone has no queue next to it; -1 jobs had complex costs."""
+    asked = list[float]()
+
+    def watched(self: Helios, view: ClusterView, waiting: float, value: float | None = None) -> Any:
+        asked.append(waiting)
+        return objective(self, view, waiting, value)
+
+    objective = Helios._objective
+    monkeypatch.setattr(Helios, "_objective", watched)
+    _one_gpu(jobs_of([(0, 100), (500, 100)], kind=CAPPED, deadlines_s=[150, math.inf]))
+    assert min(asked) == 0
 
 
 def test_a_budget_that_falls_lowers_caps_instead_of_stopping_jobs() -> None:

@@ -256,8 +256,6 @@ class Helios(DelayedJobs):
 
     def _others(self, view: ClusterView) -> int:
         """Return the jobs that wait for GPUs next to the one that is placed."""
-        if not self._stays:
-            return len(view.queue) - 1
         return max(len(view.queue) - len(self._stays) - 1, 0)
 
     def _urgent_objective(self, view: ClusterView) -> PlacementObjective:

@@ -33,6 +33,8 @@ MOST_BIDS = 16
 """Most jobs of an auction, those with the worst rho."""
 Bid = tuple[float, int, Shape]
 """rho, option, shape."""
+Line = tuple[float, float]
+"""rho of a job without run time, and its growth with the seconds of a sample."""
 _known: WeakKeyDictionary[JobQueue, dict[int, list[Bid]]] = WeakKeyDictionary()
 """Queue -> kind, or job with estimates of its own -> its fastest options."""
 
@@ -82,11 +84,11 @@ class ThemisNsdi20(Policy):
         for job in over:
             room[view.running[job].type_index] += view.running[job].gpus
         jobs = [*over, *islice(view.queue.by_arrival(), 4 * MOST_BIDS)]
-        bids = {job: self._bids(view, job) for job in jobs}
-        now = {job: self._rho_now(view, job, bids[job]) for job in jobs}
+        lines = {job: self._line(view, job) for job in jobs}
+        now = {job: self._rho_now(view, job, lines[job]) for job in jobs}
         order = sorted(jobs, key=lambda job: (-now[job], job))
         count = min(max(math.ceil((1 - self.fairness) * len(jobs)), 1), MOST_BIDS)
-        bidding = {job: bids[job] for job in order[:count]}
+        bidding = {job: self._bids(view, job, lines[job]) for job in order[:count]}
         won = _welfare(bidding, room)
         if len(bidding) > 1:
             won = {job: self._paid(bidding, room, won, job) for job in won}
@@ -95,7 +97,9 @@ class ThemisNsdi20(Policy):
             left[shape[0]] -= shape[1]
         # leftovers go to the other jobs, by arrival
         for job in sorted(set(jobs) - set(won)):
-            fitting = [bid for bid in bids[job] if bid[2][1] <= left[bid[2][0]]]
+            if not any(left):
+                break
+            fitting = [bid for bid in self._best(view, job) if bid[2][1] <= left[bid[2][0]]]
             if fitting:
                 won[job] = min(fitting)
                 left[won[job][2][0]] -= won[job][2][1]
@@ -111,7 +115,7 @@ class ThemisNsdi20(Policy):
                 continue
             choices = [wanted]
             if not free.fits(wanted[2]):  # not in one node: the best that is
-                smaller = (each for each in self._bids(view, job) if each[2][1] <= wanted[2][1])
+                smaller = (each for each in self._best(view, job) if each[2][1] <= wanted[2][1])
                 choices = [each for each in smaller if free.fits(each[2])]
             if choices:
                 _, option, shape = min(choices)
@@ -152,24 +156,27 @@ class ThemisNsdi20(Policy):
         fewest = [bid for bid in bids[job] if bid[2][:2] == (won[job][2][0], least)]
         return min(smaller or fewest)
 
-    def _bids(self, view: ClusterView, job: int) -> list[Bid]:
+    def _bids(self, view: ClusterView, job: int, line: Line) -> list[Bid]:
         """Return (rho, option, shape) of a job for each shape, on its fastest option."""
-        running = view.running.get(job)
-        if not len(view.queue.options(job)):
-            return []
-        best, share = self._best(view, job), self._share(view)
-        mean_s = [unit_s for unit_s, _, shape in best if shape[1] <= share]
-        mean_s = mean_s or [max(best)[0]]
-        left = view.queue.work(job) if running is None else self._left(view, job)
-        ideal_s = max(float(view.jobs.work[job]) * sum(mean_s) / len(mean_s), 1e-9)
-        age_s = view.now_s - float(view.jobs.arrival_s[job])
+        age, slope = line
         return [
-            (max((age_s + left * unit_s) / ideal_s, 1e-12), option, shape)
-            for unit_s, option, shape in best
+            (max(age + slope * unit_s, 1e-12), option, shape)
+            for unit_s, option, shape in self._best(view, job)
         ]
 
-    def _share(self, view: ClusterView) -> float:
-        return view.cluster.gpus / max(len(view.queue) + len(view.running), 1)
+    def _line(self, view: ClusterView, job: int) -> Line:
+        """Return age / T_ideal and left work / T_ideal: rho is linear in the time of a sample."""
+        unit_s = self._ideal_s(view, job)
+        left = view.queue.work(job) if job in view.queue else self._left(view, job)
+        ideal_s = max(float(view.jobs.work[job]) * unit_s, 1e-9)
+        return (view.now_s - float(view.jobs.arrival_s[job])) / ideal_s, left / ideal_s
+
+    def _ideal_s(self, view: ClusterView, job: int) -> float:
+        """Return the mean time of a sample on at most 1/N of the GPUs."""
+        share = view.cluster.gpus / max(len(view.queue) + len(view.running), 1)
+        best = self._best(view, job)
+        mean_s = [unit_s for unit_s, _, shape in best if shape[1] <= share]
+        return sum(mean_s) / len(mean_s) if mean_s else max(best, default=(0.0,))[0]
 
     def _best(self, view: ClusterView, job: int) -> list[Bid]:
         """Return (seconds per sample, option, shape) of the fastest option of each shape."""
@@ -193,12 +200,14 @@ class ThemisNsdi20(Policy):
         left = max(running.expected_end_s - view.now_s, 0.0) / max(unit_s, 1e-12)
         return min(left, running.work_at_start)
 
-    def _rho_now(self, view: ClusterView, job: int, bids: Sequence[Bid]) -> float:
+    def _rho_now(self, view: ClusterView, job: int, line: Line) -> float:
         """Return rho on the present allocation; of a waiting job by how long it has waited."""
+        (age, slope), best = line, self._best(view, job)
         running = view.running.get(job)
-        if running is not None:
-            return next((bid[0] for bid in bids if bid[1] == running.option), min(bids)[0])
-        return UNSERVED + min(bids, default=(0.0,))[0]
+        if running is None or not best:
+            return UNSERVED + (age + slope * min(best)[0] if best else 0.0)
+        unit_s = next((each[0] for each in best if each[1] == running.option), min(best)[0])
+        return age + slope * unit_s
 
 
 def _welfare(bids: Mapping[int, Sequence[Bid]], room: Sequence[int]) -> dict[int, Bid]:

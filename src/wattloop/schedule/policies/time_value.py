@@ -204,7 +204,7 @@ def _thriftiest(cost: Floats, seen: Estimates, above_w: Floats, max_delay: float
     time_s = np.where(is_full, seen.time_s, np.inf)
     fastest_s = least(time_s)
     fastest_cost = least(np.where(time_s <= fastest_s, cost, np.inf))
-    energy_j = np.where(time_s <= (1 + max_delay) * fastest_s, above_w * time_s, np.inf)
+    energy_j = np.where(time_s <= (1 + max_delay) * fastest_s, above_w * seen.time_s, np.inf)
     # ordered by energy within a placement, all near the cost of its fastest cap
     more = energy_j / np.maximum(least(energy_j), 1e-12) - 1
     return np.where(is_full, fastest_cost * (1 + NEAR * np.minimum(more, 1e3)), np.inf)
