@@ -26,6 +26,9 @@ POLICIES = (
     "pollux", "pollux{sleep: true}", "zeus", "aurachronos", "helios", "helios{sleep: true}",
     "helios{max_delay: 10%, sleep: true}",
 )  # fmt: skip
+INTERFERENCE = 0.05
+"""Slowdown of a job for each other job on its node, for the tables of isolated jobs."""
+PACKED = ("pollux", "pollux{isolate: true}", "helios", "helios{isolate: true}")
 SLEEP_W, ENTER_S, EXIT_S = 5.0, 5.0, 10.0
 TEXT = """
 No setting of any policy was chosen on these jobs. **Measured jobs**: jobs {first:,} to {last:,} of
@@ -38,6 +41,10 @@ by then ends there. Every GPU is given the states of `thesis-sleep`: {watts:g} W
 fall asleep, {exit:g} s to wake (assumed). Savings are against Pollux on GPUs that never sleep;
 `pollux{{sleep: true}}` shows what sleeping has alone. Hosts and switches, which no policy turns
 off, count. One seed each.
+
+**Isolated jobs**: the measured jobs, {interference:.0%} slower for each other job on a node.
+`isolate: true` gives a job the node with the most free GPUs. The bound of this freedom is the same
+policy where neighbours cost nothing: no choice of nodes gains more.
 """
 
 
@@ -55,7 +62,16 @@ def main() -> int:
         )
         for load in loads
     ]
-    text = TEXT.format(first=FIRST, last=LAST, watts=SLEEP_W, enter=ENTER_S, exit=EXIT_S)
+    measured = part(philly(1.0, last))
+    tables += [_isolated(measured, load) for load in loads]
+    text = TEXT.format(
+        first=FIRST,
+        last=LAST,
+        watts=SLEEP_W,
+        enter=ENTER_S,
+        exit=EXIT_S,
+        interference=INTERFERENCE,
+    )
     title = "Helios on traces that it was not tuned on"
     publish(Page("policies_traces", title, [], tables, text), args)
     return 0
@@ -124,6 +140,25 @@ def _run(world: World, policy: str, share: float) -> Metrics:
 
 def _busy(metrics: Metrics) -> float:
     return sum(metrics.utilisation.values()) / max(len(metrics.utilisation), 1)
+
+
+def _isolated(world: World, load: float) -> Table:
+    share = share_for(load, lambda share: _busy(_run(world, "pollux", share)))
+    rules = replace(world.settings, interference=INTERFERENCE)
+    slowed = world._replace(settings=rules)
+    found = {name: _run(slowed, name, share) for name in PACKED}
+    found |= {f"{name}, no interference": _run(world, name, share) for name in ("pollux", "helios")}
+    base, rows = found["pollux"], []
+    for name, each in found.items():
+        print("isolated", load, name, f"{each.energy_kwh:.1f} kWh", flush=True)
+        rows.append([
+            name, str(each.jobs_done), f"{each.energy_kwh:,.1f} kWh",
+            f"{100 * (each.energy_kwh / base.energy_kwh - 1):+.1f}%",
+            f"{each.throughput_per_h / base.throughput_per_h:.3f}",
+            f"{100 * (each.age_mean_s / base.age_mean_s - 1):+.1f}%",
+        ])  # fmt: skip
+    head = ["policy", "jobs done", "energy", "against Pollux", "throughput", "mean age of jobs"]
+    return Table(f"Isolated jobs, load {100 * load:.0f}%", head, rows)
 
 
 def _table(name: str, world: World, load: float) -> Table:

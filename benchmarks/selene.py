@@ -1,12 +1,12 @@
-"""CO2e against delay: Selene and Helios on a grid with green hours, and the bound of each delay.
+"""CO2e and money against delay: Selene and Helios with hours that differ, and each delay's bound.
 
     python benchmarks/selene.py [--seeds 2] [--quick] [--json FILE]
 
-A day and a half of the thesis's jobs (`thesis-green`), all of them run to their end.
+A day and a half of the thesis's jobs (`thesis-green`, `thesis-price`), all run to their end.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,28 @@ from wattloop.schedule.scenarios.scenario import World
 DELAYS_H = (0, 2, 4, 6, 9, 12)
 HOUR_S = 3600.0
 CHANGES = (("engine.horizon", "none"), ("jobs.generate.horizon", "36 h"))
+
+
+class Series(NamedTuple):
+    """What jobs are delayed for.
+
+    Attributes:
+        scenario: its name.
+        setting: name of the series in the settings of the engine.
+        metric: name of the sum in the metrics.
+        per_unit: units of the series in one of the metric.
+        unit: for people.
+    """
+
+    scenario: str
+    setting: str
+    metric: str
+    per_unit: float
+    unit: str
+
+
+CARBON = Series("thesis-green", "carbon_g_per_kwh", "carbon_kg", 1000.0, "kg")
+PRICE = Series("thesis-price", "price_per_kwh", "cost", 1.0, "units")
 TEXT = """
 A day and a half of the thesis's jobs at 0.003 jobs/s ({seeds} seeds), all run to their end, on a
 grid whose intensity goes from 120 g/kWh at noon to 320 g/kWh in the evening (**an assumed day**,
@@ -29,6 +51,9 @@ to the delay, divide freely and need no packing (all GPU types and numbers; for 
 Its hours are coarse: every job has up to two hours more than the delay, so that it is below what
 any schedule reaches, most of all at 0 h.
 
+**Money**: the same jobs and delays with a price from 0.05 at noon to 0.25 in the evening instead of
+an intensity (assumed, scenario `thesis-price`), which both policies then follow.
+
 ![CO2e against delay](selene.svg)
 """
 
@@ -39,57 +64,79 @@ def main() -> int:
     args = parser.parse_args()
     seeds = range(1 if args.quick else args.seeds)
     delays = (0, 6) if args.quick else DELAYS_H
-    cases = {(name, hours): case(name, hours) for name in ("selene", "helios") for hours in delays}
-    pollux = Case("pollux", "thesis-green", "", CHANGES)
-    wanted = [pollux, *cases.values()]
-    found = run_all(wanted, dict.fromkeys(wanted, seeds))
-    bounds = {
-        (name, hours): bound_kg(seeds, hours, caps=name == "helios")
-        for name in ("selene", "helios")
-        for hours in delays
-    }
-    base_kg = active_kg(found, pollux)
-    kg = {key: active_kg(found, each) for key, each in cases.items()}
-    rows = [["pollux", "", f"{base_kg:.2f} kg", "+0.0%", "", f"{hours_of(found[pollux]):.2f} h",
-             f"{miss_percent(found[pollux]):.1f}%"]]  # fmt: skip
-    for (name, hours), each in cases.items():
-        ours, least = kg[name, hours], bounds[name, hours]
-        rows.append([
-            name, f"{hours} h", f"{ours:.2f} kg", f"{100 * (ours / base_kg - 1):+.1f}%",
-            f"{100 * (least / base_kg - 1):+.1f}%", f"{hours_of(found[each]):.2f} h",
-            f"{miss_percent(found[each]):.1f}%",
-        ])  # fmt: skip
-    head = ["policy", "delay", "CO2e", "against Pollux", "bound", "mean JCT", "misses"]
-    missed = max(miss_percent(found[each]) for each in cases.values())
-    saved = {name: 100 * (1 - kg[name, 6] / base_kg) for name in ("selene", "helios")}
+    carbon, price = (judged(series, seeds, delays) for series in (CARBON, PRICE))
+    missed = max(carbon.missed, price.missed)
+    others = {"helios": carbon.saved["helios"]}
     bars = [
-        Bar("selene_6h_saving", saved["selene"], "% CO2e", None, {"helios": saved["helios"]}),
-        Bar("misses", missed, "%", 1, {"pollux": miss_percent(found[pollux])}),
+        Bar("selene_6h_saving", carbon.saved["selene"], "% CO2e", None, others),
+        Bar("selene_6h_money", price.saved["selene"], "%", None, {"helios": price.saved["helios"]}),
+        Bar("misses", missed, "%", 1, {"pollux": carbon.pollux_missed}),
     ]
     if not args.quick:
-        draw(args.docs, kg, bounds, base_kg)
+        draw(args.docs, carbon.sums, carbon.bounds, carbon.base)
     text = TEXT.format(seeds=len(seeds))
-    tables = [Table("CO2e against delay", head, rows)]
+    tables = [
+        Table("CO2e against delay", [*HEAD[:2], "CO2e", *HEAD[2:]], carbon.rows),
+        Table("Money against delay", [*HEAD[:2], "cost", *HEAD[2:]], price.rows),
+    ]
     publish(Page("selene", "CO2e against delay", bars, tables, text, ("wattloop", "scipy")), args)
     return 0
 
 
-def case(name: str, hours: int) -> Case:
-    return Case(f"{name}{{delay: {hours} h}}", "thesis-green", "", CHANGES)
+HEAD = ["policy", "delay", "against Pollux", "bound", "mean JCT", "misses"]
 
 
-def active_kg(found: Found, of: Case) -> float:
-    """CO2e of running jobs: all above that of a cluster that idles until the last job ends."""
-    world = load_scenario("thesis-green", dict(CHANGES)).world(0)
-    series, total = world.settings.carbon_g_per_kwh, 0.0
-    assert series is not None
+class Judged(NamedTuple):
+    """Sums, bounds and rows of one series, by policy and hours of delay."""
+
+    base: float
+    sums: Mapping[tuple[str, int], float]
+    bounds: Mapping[tuple[str, int], float]
+    rows: list[list[str]]
+    saved: Mapping[str, float]
+    missed: float
+    pollux_missed: float
+
+
+def judged(series: Series, seeds: Sequence[int], delays: Sequence[int]) -> Judged:
+    """Run Pollux, Selene and Helios with each delay; find each delay's bound."""
+    names = ("selene", "helios")
+    cases = {(name, hours): case(series, name, hours) for name in names for hours in delays}
+    pollux = Case("pollux", series.scenario, "", CHANGES)
+    wanted = [pollux, *cases.values()]
+    found = run_all(wanted, dict.fromkeys(wanted, seeds))
+    bounds = {key: bound(series, seeds, key[1], caps=key[0] == "helios") for key in cases}
+    base, unit = active(series, found, pollux), series.unit
+    sums = {key: active(series, found, each) for key, each in cases.items()}
+    rows = [["pollux", "", f"{base:.2f} {unit}", "+0.0%", "", f"{hours_of(found[pollux]):.2f} h",
+             f"{miss_percent(found[pollux]):.1f}%"]]  # fmt: skip
+    for key, each in cases.items():
+        rows.append([
+            key[0], f"{key[1]} h", f"{sums[key]:.2f} {unit}",
+            f"{100 * (sums[key] / base - 1):+.1f}%", f"{100 * (bounds[key] / base - 1):+.1f}%",
+            f"{hours_of(found[each]):.2f} h", f"{miss_percent(found[each]):.1f}%",
+        ])  # fmt: skip
+    saved = {name: 100 * (1 - sums[name, 6] / base) for name in names}
+    missed = max(miss_percent(found[each]) for each in cases.values())
+    return Judged(base, sums, bounds, rows, saved, missed, miss_percent(found[pollux]))
+
+
+def case(series: Series, name: str, hours: int) -> Case:
+    return Case(f"{name}{{delay: {hours} h}}", series.scenario, "", CHANGES)
+
+
+def active(series: Series, found: Found, of: Case) -> float:
+    """Sum of running jobs: all above that of a cluster that idles until the last job ends."""
+    world = load_scenario(series.scenario, dict(CHANGES)).world(0)
+    steps, total = getattr(world.settings, series.setting), 0.0
     for each in found[of]:
-        end_s, at_s, idle_g_s = each.energy_kwh * 3.6e6 / each.mean_power_w, 0.0, 0.0
+        end_s, at_s, idle = each.energy_kwh * 3.6e6 / each.mean_power_w, 0.0, 0.0
         while at_s < end_s:
-            next_s = min(series.next_change_s(at_s), end_s)
-            idle_g_s += series.at(at_s) * (next_s - at_s)
+            next_s = min(steps.next_change_s(at_s), end_s)
+            idle += steps.at(at_s) * (next_s - at_s)
             at_s = next_s
-        total += each.carbon_kg - world.cluster.idle_w * idle_g_s / 3.6e6 / 1000
+        sum_ = getattr(each, series.metric)
+        total += sum_ - world.cluster.idle_w * idle / 3.6e6 / series.per_unit
     return total / len(found[of])
 
 
@@ -97,13 +144,14 @@ def hours_of(metrics: Sequence[Any]) -> float:
     return mean(metrics, "jct_mean_s") / HOUR_S
 
 
-def bound_kg(seeds: Sequence[int], hours: int, *, caps: bool) -> float:
-    """Least CO2e above idle of all jobs, each delayed by so many hours at most."""
-    scenario = load_scenario("thesis-green", dict(CHANGES))
-    return float(np.mean([_least_kg(scenario.world(seed), hours, caps) for seed in seeds]))
+def bound(series: Series, seeds: Sequence[int], hours: int, *, caps: bool) -> float:
+    """Least sum above idle of all jobs, each delayed by so many hours at most."""
+    scenario = load_scenario(series.scenario, dict(CHANGES))
+    worlds = [scenario.world(seed) for seed in seeds]
+    return float(np.mean([_least(series, world, hours, caps) for world in worlds]))
 
 
-def _least_kg(world: World, hours: int, caps: bool) -> float:
+def _least(series: Series, world: World, hours: int, caps: bool) -> float:
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
@@ -111,9 +159,8 @@ def _least_kg(world: World, hours: int, caps: bool) -> float:
     arrived = (jobs.arrival_s // HOUR_S).astype(int)
     # a job may begin within its last hour of delay, and runs for about one more
     slots = int(arrived.max()) + hours + 3
-    series = world.settings.carbon_g_per_kwh
-    assert series is not None
-    grams = np.array([series.least(h * HOUR_S, (h + 1) * HOUR_S - 1) for h in range(slots)])
+    steps = getattr(world.settings, series.setting)
+    least = np.array([steps.least(h * HOUR_S, (h + 1) * HOUR_S - 1) for h in range(slots)])
     idle_w = np.array([each.idle_w for each in cluster.types])
     cost, entries, sums = [], [], []
     column = row = 0
@@ -135,7 +182,8 @@ def _least_kg(world: World, hours: int, caps: bool) -> float:
             for option in np.concatenate(rows).tolist():
                 for slot in range(hour, hour + hours + 3):
                     time_s = float(options.sample_s[option]) * work
-                    cost.append(float(above_w[option]) * time_s / 3.6e6 * grams[slot] / 1000)
+                    kwh = float(above_w[option]) * time_s / 3.6e6
+                    cost.append(kwh * least[slot] / series.per_unit)
                     busy = float(options.gpus[option]) * time_s
                     entries.append((int(options.type_index[option]) * slots + slot, column, busy))
                     sums.append((row, column))

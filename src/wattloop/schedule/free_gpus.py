@@ -11,12 +11,14 @@ class FreeGpus:
 
     A packed placement uses as few nodes as possible: the node with the fewest sufficient free GPUs,
     or whole nodes and a rest if no node is large enough. A spread placement uses any free GPUs.
+    With `emptiest`, a placement in one node uses the node with the most free GPUs instead.
     `Machines` chooses real nodes by the same rule, so a shape that fits here fits there.
     """
 
-    __slots__ = ("by_type", "nodes_with")
+    __slots__ = ("by_type", "emptiest", "nodes_with")
 
-    def __init__(self, nodes_with: Sequence[Sequence[int]]) -> None:
+    def __init__(self, nodes_with: Sequence[Sequence[int]], *, emptiest: bool = False) -> None:
+        self.emptiest = emptiest
         self.nodes_with = [list(counts) for counts in nodes_with]
         self.by_type = [
             sum(free * nodes for free, nodes in enumerate(counts)) for counts in self.nodes_with
@@ -33,6 +35,7 @@ class FreeGpus:
 
     def copy(self) -> "FreeGpus":
         twin = FreeGpus.__new__(FreeGpus)
+        twin.emptiest = self.emptiest
         twin.nodes_with = [counts.copy() for counts in self.nodes_with]
         twin.by_type = self.by_type.copy()
         return twin
@@ -68,7 +71,8 @@ class FreeGpus:
             raise ValueError(f"{gpus} GPUs of type {type_index} are not free")
         counts = self.nodes_with[type_index]
         self.by_type[type_index] -= gpus
-        for had in range(gpus, len(counts)):
+        sizes = range(gpus, len(counts))
+        for had in reversed(sizes) if self.emptiest else sizes:
             if counts[had]:
                 counts[had] -= 1
                 counts[had - gpus] += 1

@@ -4,17 +4,25 @@ import pytest
 
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 from wattloop.schedule.engine import EngineSettings, Keeps, Preemption, Simulation
-from wattloop.schedule.policies.fifo import Fifo
+from wattloop.schedule.metrics.curves import gpu_allocations
+from wattloop.schedule.policies.registry import policy_from
 
 
-def finished(rows: list[tuple[float, float]], nodes: int = 1, **settings: object) -> list[float]:
+def finished(
+    rows: list[tuple[float, float]], nodes: int = 1, policy: str = "fifo", **settings: object
+) -> list[float]:
     """Ends of jobs on nodes with two GPUs, half as fast for each neighbour."""
     cluster = small_cluster(nodes)
     rules = EngineSettings(interference=1.0, checks=True, **settings)  # type: ignore[arg-type] # any
     simulation = Simulation(
-        cluster, jobs_of(rows), Fifo(), truth=PlainOracle(cluster), settings=rules
+        cluster, jobs_of(rows), policy_from(policy), truth=PlainOracle(cluster), settings=rules
     )
-    ends: list[float] = simulation.run().finished_s.tolist()
+    result = simulation.run()
+    ends: list[float] = result.finished_s.tolist()
+    # the replay of the events finds the same machines: no GPU has two jobs at once
+    for each in (found := gpu_allocations(result, PlainOracle(cluster))):
+        others = [one for one in found if (one.node, one.gpu) == (each.node, each.gpu)]
+        assert sum(one.begin_s <= each.begin_s < one.end_s for one in others) <= 1
     return ends
 
 
@@ -36,6 +44,12 @@ def test_speed_changes_when_a_neighbour_comes_and_goes() -> None:
 def test_jobs_on_different_nodes_do_not_meet() -> None:
     """Four jobs on two nodes: each has one neighbour, not three."""
     assert finished([(0, 10)] * 4, nodes=2) == pytest.approx([20] * 4)
+
+
+def test_isolated_jobs_get_a_node_each_while_there_is_one() -> None:
+    """Two jobs on two nodes do not meet; by default they share the first."""
+    assert finished([(0, 10)] * 2, nodes=2) == pytest.approx([20, 20])
+    assert finished([(0, 10)] * 2, nodes=2, policy="fifo{isolate: true}") == pytest.approx([10, 10])
 
 
 def test_checkpoints_go_on_by_the_clock_while_a_job_is_slowed() -> None:

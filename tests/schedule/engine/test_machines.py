@@ -42,12 +42,13 @@ def test_what_does_not_fit_changes_nothing() -> None:
     nodes=st.integers(1, 4),
     size=st.integers(1, 8),
     steps=st.lists(st.one_of(SHAPES, st.integers(0, 100)), max_size=40),
+    emptiest=st.booleans(),
 )
 def test_what_fits_by_the_counts_can_be_had(
-    nodes: int, size: int, steps: list[tuple[int, int, bool] | int]
+    nodes: int, size: int, steps: list[tuple[int, int, bool] | int], emptiest: bool
 ) -> None:
     """Taking and giving at random: masks are disjoint, and the counts tell who gets what."""
-    machines = Machines(small_cluster(nodes=nodes, gpus_per_node=size))
+    machines = Machines(small_cluster(nodes=nodes, gpus_per_node=size), emptiest=emptiest)
     held: list[Nodes] = []
     for step in steps:
         if isinstance(step, int):

@@ -167,5 +167,5 @@ def test_the_list_says_what_each_does_and_takes() -> None:
     cards = {card.name: card for card in policy_cards()}
     assert list(cards) == list(POLICIES)
     assert cards["zeus"].formula == "score = min(P T^2) / (1 + W_age (now - arrival))."
-    assert cards["pollux"].parameters == {"age_weight": 1.0, "sleep": False}
+    assert cards["pollux"].parameters == {"age_weight": 1.0, "sleep": False, "isolate": False}
     assert all(card.summary.endswith(".") and card.formula for card in cards.values())

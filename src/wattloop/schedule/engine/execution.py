@@ -157,6 +157,7 @@ class Execution:
         oracle: oracle of the policy's estimates.
         settings: settings of the simulation.
         sleeps: idle GPUs and nodes use their power-down states.
+        isolates: jobs get the nodes with the fewest other jobs.
     """
 
     def __init__(
@@ -168,11 +169,12 @@ class Execution:
         settings: EngineSettings,
         *,
         sleeps: bool = False,
+        isolates: bool = False,
     ) -> None:
         self.cluster, self.jobs, self.settings = cluster, jobs, settings
         self.oracle = oracle
         self.choices = [job_options(kind, truth, oracle, cluster) for kind in jobs.kinds]
-        self.machines = Machines(cluster)
+        self.machines = Machines(cluster, emptiest=isolates)
         self.ledger = PowerLedger(cluster, settings)
         self.outages = Outages(cluster, self.machines, self.ledger)
         self.log = EventLog()

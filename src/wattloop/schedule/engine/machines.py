@@ -28,11 +28,14 @@ class Machines:
     counts in `free`. The engine does not read them, so a policy that changes them misleads only
     itself.
 
+    Args:
+        emptiest: jobs of one node get the node with the most free GPUs, not the fewest.
+
     Attributes:
         order: which of equal GPUs are allocated first; by default the lowest numbers.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, emptiest: bool = False) -> None:
         self.order: GpuOrder | None = None
         self.node_type = cluster.node_types
         self.sizes = [group.gpus_per_node for group in cluster.node_groups]
@@ -46,7 +49,8 @@ class Machines:
         ]
         for node in reversed(range(len(self.sizes))):
             self.nodes_with[self.node_type[node]][self.sizes[node]][node] = None
-        self.free = FreeGpus([[len(nodes) for nodes in each] for each in self.nodes_with])
+        counts = [[len(nodes) for nodes in each] for each in self.nodes_with]
+        self.free, self.emptiest = FreeGpus(counts, emptiest=emptiest), emptiest
 
     def take(self, shape: Shape) -> Nodes:
         """Allocate GPUs for a placement, by the rule of `FreeGpus`.
@@ -63,7 +67,8 @@ class Machines:
         """Allocate GPUs for a placement; None, with nothing changed, if they are not free."""
         type_index, gpus, spread = shape
         nodes_with = self.nodes_with[type_index]
-        for had in range(gpus, len(nodes_with)):
+        sizes = range(gpus, len(nodes_with))
+        for had in reversed(sizes) if self.emptiest else sizes:
             if nodes_with[had]:
                 break
         else:

@@ -46,6 +46,7 @@ class SimulationResult:
         busy_gpu_s, down_gpu_s: allocated and failed GPU seconds by GPU type.
         asleep_gpu_s: GPU seconds in power-down states by GPU type; empty for a policy that does
             not use them. `wakes` counts the starts that had to wait for a GPU to wake up.
+        isolates: jobs got the nodes with the most free GPUs.
         never: jobs that can never run -> why.
         refused: impossible actions of the policy (the first hundred); `refusals` counts all.
         wall_s, policy_s: real duration of the simulation, and the policy's part of it.
@@ -88,6 +89,7 @@ class SimulationResult:
     left: Mapping[int, str] = field(default_factory=dict)
     asleep_gpu_s: tuple[float, ...] = ()
     wakes: int = 0
+    isolates: bool = False
 
     @property
     def total_j(self) -> float:

@@ -68,7 +68,13 @@ class Simulation:
                 "groups gpu_sleep or node_sleep (docs/clusters.md)"
             )
         world = Execution(
-            cluster, jobs, truth, oracle or truth, self.settings, sleeps=policy.sleeps
+            cluster,
+            jobs,
+            truth,
+            oracle or truth,
+            self.settings,
+            sleeps=policy.sleeps,
+            isolates=policy.isolates,
         )
         self.world = world
         self.decisions = Decisions(policy, self.world)
@@ -147,6 +153,7 @@ class Simulation:
             down_gpu_s=tuple(world.outages.gpu_s(now_s)),
             asleep_gpu_s=() if world.sleepers is None else world.sleepers.asleep_gpu_s(now_s),
             wakes=0 if world.sleepers is None else world.sleepers.wakes,
+            isolates=world.machines.emptiest,
             never=dict(self.never),
             refused=tuple(decisions.refused),
             refusals=decisions.refusals,

@@ -92,7 +92,7 @@ def gpu_allocations(result: SimulationResult, truth: Oracle) -> list[GpuAllocati
 
     `truth` is the simulation's oracle, for the shape of each option.
     """
-    machines, sleepers = Machines(result.cluster), None
+    machines, sleepers = Machines(result.cluster, emptiest=result.isolates), None
     if result.asleep_gpu_s:  # GPUs that sleep are allocated last
         ledger = PowerLedger(result.cluster, EngineSettings())
         sleepers = machines.order = Sleepers(result.cluster, machines, ledger, [])

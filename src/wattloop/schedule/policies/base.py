@@ -23,6 +23,9 @@ class Policy(ABC):
 
     sleeps: bool = False
     """Idle GPUs and nodes use the cluster's power-down states; parameter `sleep` of any policy."""
+    isolates: bool = False
+    """Jobs get the node with the most free GPUs, so that few share a node and slow each other
+    down; by default the one with the fewest, so that whole nodes stay free. Parameter `isolate`."""
 
     @abstractmethod
     def decide(self, view: ClusterView) -> Sequence[Action]:

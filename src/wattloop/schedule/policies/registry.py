@@ -41,6 +41,8 @@ def user_class(text: str) -> type[Policy]:
     return own[name]
 
 
+OF_ENGINE: Mapping[str, bool] = {"sleep": False, "isolate": False}
+"""Parameters that every policy has, and the engine uses."""
 POLICIES: Mapping[str, str] = {
     "fifo": "wattloop.schedule.policies.fifo:Fifo",
     "backfill": "wattloop.schedule.policies.backfill:Backfill",
@@ -99,8 +101,9 @@ def policy_from(given: str | Mapping[str, Any]) -> Policy:
             raise ConfigError(f"policy {name}: give its {key}, as {name}{{{key}: VALUE}}")
     try:
         values = {key: _value(key, value, defaults[key]) for key, value in parameters.items()}
-        policy = kind(**{key: value for key, value in values.items() if key != "sleep"})
+        policy = kind(**{key: value for key, value in values.items() if key not in OF_ENGINE})
         policy.sleeps = values.get("sleep", kind.sleeps)
+        policy.isolates = values.get("isolate", kind.isolates)
     except (ConfigError, TypeError, ValueError) as error:
         raise ConfigError(f"policy {name}: {error}") from None
     policy.name = policy.name if name in POLICIES else _own_name(name, policy)
@@ -206,7 +209,7 @@ def _defaults(kind: type[Policy]) -> dict[str, Any]:
     """Return the parameters of a policy and their defaults; `empty` for required ones."""
     known = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     found = inspect.signature(kind).parameters.values()
-    return {**{each.name: each.default for each in found if each.kind in known}, "sleep": False}
+    return {**{each.name: each.default for each in found if each.kind in known}, **OF_ENGINE}
 
 
 def _value(key: str, value: Any, default: Any) -> Any:
