@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from bars import Bar, Page, Table, arguments, publish
 from policies_energy_bound import least_kwh
 from policies_runs import Case, Found, mean, miss_percent, pieces, run_all
+from policies_yardstick import Yardstick, yardstick
 from wattloop.schedule.scenarios.file import load_scenario
 
 RATES = (0.001, 0.002, 0.003, 0.005)
@@ -27,7 +28,19 @@ sleep. `pollux{{sleep: true}}` shows the part that sleeping has alone; the rest 
 `resize: true` may also move running jobs, for 30 s each. Least possible: the linear program of
 `benchmarks/policies_energy_bound.py`, with jobs that wait for ever, divide freely and wake GPUs at
 once. Helios' settings were chosen on seeds from 1000 on.
+
+**What an online policy could reach.** The linear program knows all arrivals, and its jobs flow like
+water. The last table has a policy that does not: value iteration over the jobs on both nodes and
+the waiting ones (`benchmarks/policies_yardstick.py`), for the least energy at a mean completion
+time of at most {longer:.0f}% over Pollux's. It has it easier than Helios: exact estimates, no
+deadlines, a known rate of arrivals. Each row adds a freedom: caps and the choice of node; moves of
+running jobs between the nodes for 30 s each, as `resize: true` has them; moves that take a second.
 """
+LONGER = 15.0
+PRICES_W = (1000.0, 700.0, 500.0, 350.0, 250.0, 170.0, 120.0)
+"""Prices of a second of a job, from the fastest policy to the thriftiest."""
+FREEDOMS = {"caps and nodes": None, "moves for 30 s": 30.0, "moves for 1 s": 1.0}
+HARD_RATES = (0.003, 0.005)
 
 
 def main() -> int:
@@ -39,7 +52,9 @@ def main() -> int:
     found = run_all(list(cases.values()), dict.fromkeys(cases.values(), seeds), kept=args.pieces)
     bars = bars_of(found, cases)
     tables = [by_rate(found, cases, seeds)]
-    text = TEXT.format(seeds=len(seeds))
+    if not args.quick:
+        tables.append(by_freedom(found, cases, seeds))
+    text = TEXT.format(seeds=len(seeds), longer=LONGER)
     title = "Helios' switches: sleep and resize"
     publish(Page("policies_switches", title, bars, tables, text, ("wattloop", "scipy")), args)
     return 0
@@ -92,6 +107,42 @@ def by_rate(found: Found, cases: dict[tuple[str, float], Case], seeds: Sequence[
     head = ["rate", "policy", "jobs/h", "energy", "against Pollux", "idle", "mean JCT", "longer",
             "misses", "resizes"]  # fmt: skip
     return Table("Sleeping and resizing", head, rows)
+
+
+def by_freedom(found: Found, cases: dict[tuple[str, float], Case], seeds: Sequence[int]) -> Table:
+    """The yardstick at the longest completion time that is allowed, and Helios."""
+    rows = []
+    for rate in HARD_RATES:
+        base = found[cases[PLAIN, rate]]
+        base_kwh, base_s = mean(base, "energy_kwh"), mean(base, "jct_mean_s")
+        ours = found[cases[SLEEP, rate]]
+        rows.append([
+            f"{rate:g}", SLEEP, f"{100 * (mean(ours, 'energy_kwh') / base_kwh - 1):+.1f}%",
+            f"{100 * (mean(ours, 'jct_mean_s') / base_s - 1):+.1f}%", "",
+        ])  # fmt: skip
+        for name, move_s in FREEDOMS.items():
+            points = list[Yardstick]()
+            for second_w in PRICES_W:
+                points.append(yardstick(rate, second_w, seeds, move_s))
+                if points[-1].jct_mean_s > (1 + LONGER / 100) * base_s:
+                    break
+            kwh, jct_s, moves = _at(points, (1 + LONGER / 100) * base_s)
+            rows.append([
+                f"{rate:g}", f"yardstick: {name}", f"{100 * (kwh / base_kwh - 1):+.1f}%",
+                f"{100 * (jct_s / base_s - 1):+.1f}%", f"{moves:.0f}",
+            ])  # fmt: skip
+    head = ["rate", "policy", "energy against Pollux", "mean JCT", "moves"]
+    return Table("What an online policy could reach", head, rows)
+
+
+def _at(points: Sequence[Yardstick], jct_s: float) -> tuple[float, float, float]:
+    """Return energy, completion time and moves on the line through the last two points."""
+    if len(points) < 2 or points[-1].jct_mean_s <= jct_s:
+        return points[-1].energy_kwh, points[-1].jct_mean_s, points[-1].moves
+    fast, slow = points[-2:]
+    part = (jct_s - fast.jct_mean_s) / (slow.jct_mean_s - fast.jct_mean_s)
+    energy = fast.energy_kwh + part * (slow.energy_kwh - fast.energy_kwh)
+    return energy, jct_s, fast.moves + part * (slow.moves - fast.moves)
 
 
 def least(pollux: Sequence[object], of: Case, seeds: Sequence[int], *, sleeps: bool) -> float:
