@@ -69,3 +69,31 @@ def test_quick_judges_every_promise_and_writes_no_page(tmp_path: Path) -> None:
     for name in ("charon_over_budget_0.005", "helios_over_budget_0.005"):
         assert bars[name]["value"] == 0
     assert not list(tmp_path.iterdir())
+
+
+def test_a_long_run_continues_where_the_last_call_ended(tmp_path: Path) -> None:
+    """Pieces give the same as one call, and no simulation runs twice."""
+    from policies_runs import Case, Pieces, run_all
+
+    case = Case("fifo", "thesis", changes=(("engine.horizon", "1 h"),))
+    kept, seeds = Pieces(tmp_path / "found", limit_s=0.0), {case: range(7)}
+    with pytest.raises(SystemExit, match="call again"):
+        run_all([case], seeds, workers=1, kept=kept)
+    first = (tmp_path / "found").stat().st_size
+    found = run_all([case], seeds, workers=1, kept=kept._replace(limit_s=np.inf))
+    plain = run_all([case], seeds, workers=1)
+    assert [each.event_hash for each in found[case]] == [each.event_hash for each in plain[case]]
+    assert 0 < first < (tmp_path / "found").stat().st_size
+    size = (tmp_path / "found").stat().st_size
+    assert run_all([case], seeds, workers=1, kept=kept) == found
+    assert (tmp_path / "found").stat().st_size == size
+
+
+def test_a_trace_gets_the_nodes_that_it_keeps_busy() -> None:
+    """A load of 18% on all nodes is one of 60% on 30% of them."""
+    from policies_traces import of_nodes, share_for
+
+    assert share_for(0.6, lambda share: min(0.18 / share, 1.0)) == pytest.approx(0.3, rel=0.1)
+    cluster = small_cluster(nodes=10)
+    assert of_nodes(cluster, 0.3).gpus == 0.3 * cluster.gpus
+    assert of_nodes(cluster, 0.01).gpus == 0.1 * cluster.gpus
