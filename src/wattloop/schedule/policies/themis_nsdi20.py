@@ -68,12 +68,13 @@ class ThemisNsdi20(Policy):
         ends = rules.keeps is not Keeps.NOTHING or rules.resize_s is not None
         leased = [each for each in view.running.values() if ends and not each.is_done]
         over, later_s = list[int](), math.inf
+        lease_s, near_s = self.lease_s, max(view.round_s, 2 * ROUNDING_S)
         for each in leased:
-            had, rest_s = divmod(view.now_s - each.started_s + ROUNDING_S, self.lease_s)
+            had, rest_s = divmod(view.now_s - each.started_s + ROUNDING_S, lease_s)
             # a lease that no one else wins is renewed
-            if had and rest_s <= max(view.round_s, 2 * ROUNDING_S):
+            if had and rest_s <= near_s:
                 over.append(each.job)
-            later_s = min(later_s, each.started_s + (had + 1) * self.lease_s)
+            later_s = min(later_s, each.started_s + (had + 1) * lease_s)
         wake: list[Action] = [Wake(later_s)] if view.now_s < later_s < math.inf else []
         if not over and not view.free.total:
             return wake
@@ -84,11 +85,12 @@ class ThemisNsdi20(Policy):
         for job in over:
             room[view.running[job].type_index] += view.running[job].gpus
         jobs = [*over, *islice(view.queue.by_arrival(), 4 * MOST_BIDS)]
-        lines = {job: self._line(view, job) for job in jobs}
-        now = {job: self._rho_now(view, job, lines[job]) for job in jobs}
+        best = {job: self._best(view, job) for job in jobs}
+        lines = self._lines(view, best)
+        now = {job: self._rho_now(view, job, lines[job], best[job]) for job in jobs}
         order = sorted(jobs, key=lambda job: (-now[job], job))
         count = min(max(math.ceil((1 - self.fairness) * len(jobs)), 1), MOST_BIDS)
-        bidding = {job: self._bids(view, job, lines[job]) for job in order[:count]}
+        bidding = {job: _bids(lines[job], best[job]) for job in order[:count]}
         won = _welfare(bidding, room)
         if len(bidding) > 1:
             won = {job: self._paid(bidding, room, won, job) for job in won}
@@ -99,7 +101,7 @@ class ThemisNsdi20(Policy):
         for job in sorted(set(jobs) - set(won)):
             if not any(left):
                 break
-            fitting = [bid for bid in self._best(view, job) if bid[2][1] <= left[bid[2][0]]]
+            fitting = [bid for bid in best[job] if bid[2][1] <= left[bid[2][0]]]
             if fitting:
                 won[job] = min(fitting)
                 left[won[job][2][0]] -= won[job][2][1]
@@ -156,27 +158,23 @@ class ThemisNsdi20(Policy):
         fewest = [bid for bid in bids[job] if bid[2][:2] == (won[job][2][0], least)]
         return min(smaller or fewest)
 
-    def _bids(self, view: ClusterView, job: int, line: Line) -> list[Bid]:
-        """Return (rho, option, shape) of a job for each shape, on its fastest option."""
-        age, slope = line
-        return [
-            (max(age + slope * unit_s, 1e-12), option, shape)
-            for unit_s, option, shape in self._best(view, job)
-        ]
+    def _lines(self, view: ClusterView, best: Mapping[int, list[Bid]]) -> dict[int, Line]:
+        """Return age / T_ideal and left work / T_ideal of each job.
 
-    def _line(self, view: ClusterView, job: int) -> Line:
-        """Return age / T_ideal and left work / T_ideal: rho is linear in the time of a sample."""
-        unit_s = self._ideal_s(view, job)
-        left = view.queue.work(job) if job in view.queue else self._left(view, job)
-        ideal_s = max(float(view.jobs.work[job]) * unit_s, 1e-9)
-        return (view.now_s - float(view.jobs.arrival_s[job])) / ideal_s, left / ideal_s
-
-    def _ideal_s(self, view: ClusterView, job: int) -> float:
-        """Return the mean time of a sample on at most 1/N of the GPUs."""
+        rho = (age + left work x seconds of a sample) / T_ideal is linear in the last of these.
+        """
         share = view.cluster.gpus / max(len(view.queue) + len(view.running), 1)
-        best = self._best(view, job)
-        mean_s = [unit_s for unit_s, _, shape in best if shape[1] <= share]
-        return sum(mean_s) / len(mean_s) if mean_s else max(best, default=(0.0,))[0]
+        ideal_s, found = dict[int, float](), dict[int, Line]()
+        for job, options in best.items():
+            if id(options) not in ideal_s:  # jobs of a kind have the same list
+                mean_s = [unit_s for unit_s, _, shape in options if shape[1] <= share]
+                mean_s = mean_s or [max(options, default=(0.0,))[0]]
+                ideal_s[id(options)] = sum(mean_s) / len(mean_s)
+            left = view.queue.work(job) if job in view.queue else self._left(view, job)
+            whole_s = max(float(view.jobs.work[job]) * ideal_s[id(options)], 1e-9)
+            age_s = view.now_s - float(view.jobs.arrival_s[job])
+            found[job] = age_s / whole_s, left / whole_s
+        return found
 
     def _best(self, view: ClusterView, job: int) -> list[Bid]:
         """Return (seconds per sample, option, shape) of the fastest option of each shape."""
@@ -200,14 +198,20 @@ class ThemisNsdi20(Policy):
         left = max(running.expected_end_s - view.now_s, 0.0) / max(unit_s, 1e-12)
         return min(left, running.work_at_start)
 
-    def _rho_now(self, view: ClusterView, job: int, line: Line) -> float:
+    def _rho_now(self, view: ClusterView, job: int, line: Line, best: Sequence[Bid]) -> float:
         """Return rho on the present allocation; of a waiting job by how long it has waited."""
-        (age, slope), best = line, self._best(view, job)
+        age, slope = line
         running = view.running.get(job)
         if running is None or not best:
             return UNSERVED + (age + slope * min(best)[0] if best else 0.0)
         unit_s = next((each[0] for each in best if each[1] == running.option), min(best)[0])
         return age + slope * unit_s
+
+
+def _bids(line: Line, best: Sequence[Bid]) -> list[Bid]:
+    """Return (rho, option, shape) of a job for each shape, on its fastest option."""
+    age, slope = line
+    return [(max(age + slope * unit_s, 1e-12), option, shape) for unit_s, option, shape in best]
 
 
 def _welfare(bids: Mapping[int, Sequence[Bid]], room: Sequence[int]) -> dict[int, Bid]:
