@@ -1,12 +1,16 @@
 """Helios, Zeus and AuraChronos against Pollux on a trace that nothing was tuned on, at three loads.
 
-    python benchmarks/policies_traces.py [--quick] [--json FILE]
+    python benchmarks/policies_traces.py [--quick] [--json FILE] [--keep FILE]
 
-Needs the traces in the folder that WATTLOOP_SHARED_DATA names.
+Needs the traces in the folder that WATTLOOP_SHARED_DATA names. With `--keep` a call continues with
+the table after those of an earlier one.
 """
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from bars import Page, Table, arguments, publish
 from engine_worlds import FOLDER, PHILLY_FILES, missing, philly
@@ -50,20 +54,24 @@ policy where neighbours cost nothing: no choice of nodes gains more.
 
 def main() -> int:
     parser = arguments(__doc__ or "")
+    parser.add_argument("--keep", metavar="FILE", type=Path, help="tables of an earlier call")
     args = parser.parse_args()
     if absent := missing():
         raise SystemExit(f"{', '.join(absent)} not found; WATTLOOP_SHARED_DATA names the folder")
     last, loads = (FIRST + 300, LOADS[-1:]) if args.quick else (LAST, LOADS)
-    tables = [
-        _table(name, world, load)
-        for name, world in (
-            ("Measured jobs", part(philly(1.0, last))),
-            ("Predicted jobs", part(predicted(last))),
-        )
-        for load in loads
+    measured, foretold = part(philly(1.0, last)), part(predicted(last))
+    wanted = [
+        *(partial(_table, "Measured jobs", measured, load) for load in loads),
+        *(partial(_table, "Predicted jobs", foretold, load) for load in loads),
+        *(partial(_isolated, measured, load) for load in loads),
     ]
-    measured = part(philly(1.0, last))
-    tables += [_isolated(measured, load) for load in loads]
+    tables: list[Table] = []
+    if args.keep and args.keep.exists():
+        tables = pickle.loads(args.keep.read_bytes())
+    for make in wanted[len(tables) :]:
+        tables.append(make())
+        if args.keep:
+            args.keep.write_bytes(pickle.dumps(tables))
     text = TEXT.format(
         first=FIRST,
         last=LAST,
