@@ -40,6 +40,34 @@ def test_users_of_different_cost_are_told_apart() -> None:
     assert math.fsum(part.energy_j for part in parts.values()) == whole_j
 
 
+def test_a_card_at_its_limit_does_not_hide_what_programs_cost() -> None:
+    """Promise: intervals in which the card lowers its clock say only that the sum is not lower."""
+    alone = [
+        UseInterval(0.5, 0.5 * (IDLE_W + COSTS_W[user] * 0.5), {user: 0.5})
+        for user in ("gemm", "copy")
+        for _ in range(20)
+    ]
+    both: dict[Hashable, float | None] = {"gemm": 0.5, "copy": 0.5}
+    limit_w = 300.0  # the sum would be 455 W
+    held = [UseInterval(0.5, 0.5 * limit_w, both)] * 200
+    parts = DeviceDivision(held, fit_power([*alone, *held], idle_w=IDLE_W, limit_w=limit_w)).parts()
+    dynamic_j = 100 * (limit_w - IDLE_W)
+    assert parts["gemm"].energy_j == pytest.approx(100 * IDLE_W / 2 + dynamic_j * 0.8, rel=0.03)
+    low = [UseInterval(0.5, 0.5 * limit_w, {"gemm": 0.1})] * 50
+    fit = fit_power([*low, *held], idle_w=IDLE_W, limit_w=limit_w)
+    assert fit is not None
+    assert (
+        fit.idle_w + 0.1 * fit.cost_w("gemm") >= 0.9 * limit_w
+    )  # a cost that is too low is raised
+
+
+def test_instances_pay_idle_power_by_their_slices() -> None:
+    idle = UseInterval(1.0, 70.0, {"big": 0.0, "small": 0.0}, {}, {"big": 6.0, "small": 1.0})
+    assert idle.idle_part(["big"]) == pytest.approx(6 / 7)
+    parts = DeviceDivision([idle] * 10, fit_power([idle] * 10, idle_w=70.0)).parts()
+    assert parts["small"].energy_j == pytest.approx(100.0, rel=0.05)
+
+
 def test_a_constant_load_is_divided_by_utilisation_with_a_wide_interval() -> None:
     """Promise: where nothing tells the users apart, the stated error covers different costs."""
     use: dict[Hashable, float | None] = {"gemm": 0.2, "copy": 0.2}

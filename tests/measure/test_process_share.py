@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from wattloop.measure.process_share import ProcessShares, ShareCurves
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.session import Session
 from wattloop.meters import nvidia
-from wattloop.meters.base import Context
+from wattloop.meters.base import Context, DeviceProcess
 from wattloop.store.database import open_store
 from wattloop.store.job_queries import job_totals
 from wattloop.store.journal_import import import_orphaned
@@ -185,10 +185,10 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubNvml]:
         pytest.skip(str(reason))
 
 
-def _run_on(card: StubNvml) -> dict[str, DomainEnergy]:
+def _run_on(card: StubNvml, share: str = "process") -> dict[str, DomainEnergy]:
     """Measure 1.2 s of this process's part of the stub cards, at 500 W and idle."""
     card.constant(0, 500.0)
-    settings = Settings(meters=("nvidia",), sampler="thread", share="process")
+    settings = Settings(meters=("nvidia",), sampler="thread", share=share)
     session = Session.open(context=Context(Host(), settings), keep=False)
     time.sleep(1.2)
     return {d.name: d for d in session.close().result.domains}
@@ -226,9 +226,10 @@ def test_a_card_without_utilisation_is_divided_by_memory_and_time(card: StubNvml
     assert energy.uncertainty_j >= 0.4 * energy.energy_j
 
 
+@pytest.mark.parametrize("share", ["process", "device"])
 @pytest.mark.parametrize("visible", [False, True])
 def test_a_card_split_by_mig_is_divided_by_slices(
-    card: StubNvml, visible: bool, monkeypatch: pytest.MonkeyPatch
+    card: StubNvml, visible: bool, share: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise: an instance has its slices of the card, known by its process or, in a container, by
     CUDA_VISIBLE_DEVICES; slices of others and of nobody are not this run's.
@@ -237,12 +238,15 @@ def test_a_card_split_by_mig_is_divided_by_slices(
     state.mig_mode = 1
     state.mig_slices[0], state.mig_slices[1], state.mig_slices[3] = 3, 2, 1
     state.mig_pids[0] = 1  # another program
+    state.mig_sm[0] = -1  # neither GPM nor DCGM
     if visible:
         uuid = f"MIG-1{state.uuid.decode()[5:]}"
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid)
     else:
         state.mig_pids[1] = os.getpid()
-    energy = _run_on(card)["gpu:0"]
+    found = _run_on(card, share)
+    energy = found["gpu:0"]
+    assert ("share by" in found["gpu:1"].source) == (share == "process")
     assert energy.energy_j == pytest.approx(2 / 7 * 500 * 1.2, rel=0.3)
     assert "share by MIG slices and time" in energy.source
     assert energy.provenance.value == "modelled"
@@ -254,14 +258,77 @@ def test_parts_of_mig_instances_add_up_to_the_card(card: StubNvml) -> None:
     state.mig_mode = 1
     state.mig_slices[0], state.mig_slices[1], state.mig_slices[3] = 3, 2, 1
     state.mig_pids[0] = state.mig_pids[1] = 7  # one program on two instances
-    settings = Settings(meters=("nvidia",), share="process")
-    (found,) = [
-        meter.read_processes()["gpu:0"]
-        for meter in nvidia.detect(Context(Host(), settings))
-        if meter.name == "nvml-power"
-    ]
-    assert not isinstance(found, Gap)
+    state.mig_sm[0], state.mig_sm[1], state.mig_sm[3] = 50, 20, 100
+    reader = _process_reader()
+    found = reader()
     assert {each.pid: each.slices for each in found} == {7: 5.0, -4: 1.0, 0: 1.0}
+    assert {each.sm for each in found} == {None}  # GPM needs two samples
+    assert {each.pid: each.sm for each in reader()} == {
+        7: pytest.approx((0.5 * 3 + 0.2 * 2) / 7),
+        -4: pytest.approx(1 / 7),
+        0: 0.0,
+    }
+
+
+def _process_reader() -> Callable[[], Sequence[DeviceProcess]]:
+    settings = Settings(meters=("nvidia",))
+    meters = nvidia.detect(Context(Host(), settings))
+    (meter,) = [meter for meter in meters if meter.name == "nvml-power"]
+
+    def read() -> Sequence[DeviceProcess]:
+        found = meter.read_processes()["gpu:0"]
+        assert not isinstance(found, Gap)
+        return found
+
+    return read
+
+
+def test_an_instance_pays_for_its_activity(card: StubNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise: with GPM, dynamic power follows the SM activity of instances, idle power slices."""
+    state = card.gpu(0)
+    state.mig_mode = 1
+    state.mig_slices[0], state.mig_slices[1] = 4, 3
+    state.mig_sm[0], state.mig_sm[1] = 10, 90
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"MIG-1{state.uuid.decode()[5:]}")
+    energy = _run_on(card, "device")["gpu:0"]
+    idle_w = 0.11 * 700
+    expected_w = idle_w * 3 / 7 + (500 - idle_w) * 2.7 / (2.7 + 0.4)
+    assert energy.energy_j == pytest.approx(expected_w * 1.2, rel=0.25)
+    assert "share by SM activity of MIG instances" in energy.source
+    assert 0 < energy.uncertainty_j < energy.energy_j
+
+
+DCGM_ANSWER = """# HELP DCGM_FI_DEV_GPU_TEMP GPU temperature (in C).
+# TYPE DCGM_FI_DEV_GPU_TEMP gauge
+DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="%(uuid)s",pci_bus_id="00000000:07:00.0",device="nvidia0",\
+modelName="NVIDIA A100-SXM4-80GB",Hostname="node7"} 41
+# TYPE DCGM_FI_PROF_GR_ENGINE_ACTIVE gauge
+DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="%(uuid)s",device="nvidia0",\
+GPU_I_PROFILE="3g.40gb",GPU_I_ID="0",Hostname="node7"} 0.75
+DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="%(uuid)s",GPU_I_PROFILE="2g.20gb",GPU_I_ID="1"} 0.5
+# TYPE DCGM_FI_PROF_SM_ACTIVE gauge
+DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="%(uuid)s",GPU_I_PROFILE="3g.40gb",GPU_I_ID="0"} 0.25
+DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="%(uuid)s",GPU_I_PROFILE="1g.10gb",GPU_I_ID="3"} 7e9
+DCGM_FI_PROF_SM_ACTIVE{gpu="0",GPU_I_ID="x"} nonsense
+DCGM_FI_PROF_SM_ACTIVE{
+"""
+
+
+def test_activity_from_dcgm(card: StubNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise: without GPM an exporter's activity is used: SM activity, else that of the engine.
+    Values out of range and lines cut off are ignored.
+    """
+    state = card.gpu(0)
+    state.mig_mode, state.mig_sm[0] = 1, -1
+    state.mig_slices[0], state.mig_slices[1] = 3, 2
+    answer = DCGM_ANSWER % {"uuid": state.uuid.decode()}
+    assert set(nvidia.parse_dcgm(answer).values()) == {0.25, 0.5}
+    monkeypatch.setenv(nvidia.DCGM_VARIABLE, "http://127.0.0.1:9/metrics")
+    monkeypatch.setattr(nvidia.DcgmExporter, "_fetch", lambda self: answer)
+    found = {each.pid: each.sm for each in _process_reader()()}
+    assert found == {-1: pytest.approx(0.25 * 3 / 7), -2: pytest.approx(0.5 * 2 / 7), 0: 0.0}
+    monkeypatch.undo()
+    assert nvidia.DcgmExporter("http://127.0.0.1:9/metrics").activity("GPU-1", 0) is None
 
 
 def test_numbers_of_ended_processes_are_ignored(card: StubNvml) -> None:
@@ -302,6 +369,41 @@ def test_two_programs_on_a_virtual_gpu_get_their_parts(
     assert abs((own.energy_j or 0.0) - true_j) <= own.uncertainty_j
     assert device.energy_j == pytest.approx(whole_j, rel=0.02)
     assert own.provenance.value == "simulated"
+
+
+def test_a_crashed_run_gets_the_part_that_it_would_have_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: sums in a journal, one event in 5 s, divide a card by what each use costs, too."""
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "cards"))
+    clock = VirtualClock(1_000.0, 1.7e9)
+    (gpu,) = shared_gpus(1, clock)
+    other, begin_s = WorkOwner(1.0, 0.0), clock.now_s()
+    settings = Settings(meters=("virtual",), virtual_gpus=1, sampler="thread", share="process")
+    session = Session.open(context=Context(Host(), settings, clock), keep=False)
+    events: list[dict[str, object]] = []
+    shares = session.shares
+    assert shares is not None
+    for step in range(240):
+        gpu.load(0.1 + 0.2 * (step // 40 % 2), memory=0.9, owner=this_process())
+        gpu.load(0.2 + 0.2 * (step // 60 % 2), compute=0.2, memory=1.0, owner=other)
+        clock.advance(0.5)
+        session.reader.first_readings()
+        session.reader.refresh()
+        shares.look(clock.now_s(), events.append)
+    true_j = gpu.process_use(begin_s, clock.now_s())[this_process()].energy_j
+    (channel,) = (c for c in session.channels if c.domain.name == "gpu:0")
+    assert 10 <= len(events) <= 30
+    curves = ShareCurves.from_events(json.loads(json.dumps(events)))
+    found = curves._part("gpu:0", channel, begin_s, clock.now_s())
+    session.close()
+    assert found is not None
+    part, _, how = found
+    assert part.energy_j == pytest.approx(true_j, rel=0.1)
+    assert how == "share by SM utilisation"
+    by_use = curves.share("gpu:0", begin_s, clock.now_s())
+    assert by_use is not None
+    assert abs(by_use * found[1] - true_j) > 0.15 * true_j  # what utilisation alone would say
 
 
 def test_wrong_values_are_refused() -> None:

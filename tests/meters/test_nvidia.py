@@ -145,7 +145,7 @@ def test_unsupported_signals_are_left_out(stub, detect):
     assert {"gpu:0/sm_clock", "gpu:1/utilisation"} <= names
 
 
-@pytest.mark.parametrize("fault, words", [("mig", "MIG"), ("vgpu", "vGPU"), ("lost", "fallen off")])
+@pytest.mark.parametrize("fault, words", [("vgpu", "vGPU"), ("lost", "fallen off")])
 def test_a_bad_card_is_named_and_does_not_hide_the_good_one(stub, detect, fault, words):
     """One unmeasurable card among others is reported once, with its reason."""
     stub.inject(0, fault)
@@ -166,8 +166,8 @@ def test_passthrough_is_measurable(stub, detect):
 def test_only_bad_cards_is_a_refusal_with_all_their_names(stub):
     """Nothing measurable: the reasons and the missing parts, not an empty meter."""
     for gpu in (0, 1):
-        stub.inject(gpu, "mig")
-    with pytest.raises(MeterUnavailable, match="MIG") as refusal:
+        stub.inject(gpu, "vgpu")
+    with pytest.raises(MeterUnavailable, match="vGPU") as refusal:
         nvidia.detect(Context())
     assert refusal.value.parts == ("gpu:0", "gpu:1")
 

@@ -11,8 +11,11 @@ import pytest
 from tests.support.amdgpu_tree import AmdgpuTree
 from tests.support.nvml_stub import NoCompiler, StubNvml
 
+from wattloop.cap.gpu_levers import measured_gpus
+from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
+from wattloop.measure.concurrent_runs import device_key
 from wattloop.measure.session import Session
 from wattloop.meters.base import Context
 from wattloop.meters.visible_gpus import VARIABLES
@@ -117,22 +120,28 @@ def test_devices_that_were_named_are_counted_whatever_the_environment_says(
     assert counted(devices=("-gpu:0", "-gpu:3"))[0] == ["gpu:1", "gpu:2"]
 
 
-def test_a_card_split_by_mig_is_missing_only_for_who_uses_it(
+def test_a_run_has_the_part_of_its_instance_and_nothing_of_other_cards(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: an instance of another card does not make the run of this one incomplete."""
+    """Promise: an instance of a card split by MIG is a device like others; a program without one
+    does not see that card.
+    """
     with StubNvml(folder, gpus=3) as stub:
-        stub.gpu(1).mig_mode = 1
+        stub.gpu(1).mig_mode, stub.gpu(1).mig_slices[0] = 1, 2
         context = Context(Host(), Settings(meters=("nvidia",), sampler="thread"))
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"MIG-{UUID.format(1)[4:]}")
-        own = Session.open(context=context, keep=False).close()
+        session = Session.open(context=context, keep=False)
+        assert device_key(session.channels[0].domain).endswith(f"/MIG-{UUID.format(1)[4:]}")
+        with pytest.raises(ConfigError, match="split by MIG: a cap would slow"):
+            measured_gpus(session)
+        own = session.close()
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
         other = Session.open(context=context, keep=False).close()
-    assert [m.name for m in own.result.missing] == ["gpu:1"]
-    assert "split by MIG" in own.result.missing[0].reason
-    assert not own.result.domains
+    (energy,) = own.result.domains
+    assert energy.name == "gpu:1"
+    assert energy.provenance.value == "modelled"
     assert [d.name for d in other.result.domains] == ["gpu:0"]
-    assert not other.result.missing
+    assert not own.result.missing and not other.result.missing
 
 
 @pytest.mark.parametrize(

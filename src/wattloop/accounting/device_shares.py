@@ -3,11 +3,15 @@
     P_i = idle + sum over p of c_p u_pi             mean power in interval i, u_p the use of p
     E_p = sum over i of idle dt_i / n_i + (E_i - idle dt_i) c_p u_pi / sum over q of c_q u_qi
 
-Idle power is divided evenly among the n_i processes that are present, so by time. The rest follows
+Idle power is divided evenly among the n_i processes that are present, so by time; instances of a
+card that is split pay by their slices. The rest follows
 the use of each, weighted by the power c that a full use of it costs. Utilisation alone takes all c
 as equal: a kernel that waits for memory and one that multiplies matrices both count as busy. Here
 they are fitted to the card's own power as loads come and go (ridge regression, prior: equal c with
 a spread of half). Where nothing varies the prior remains, and its spread is the stated error.
+
+At its power limit a card lowers its clock, and costs no longer add up: four processes that would
+draw 850 W draw 700. Such an interval says only that the sum is not below the limit.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ LEAST_NOISE = 0.01
 MOST_FITTED = 12
 """Processes with a coefficient of their own; those of least use share one."""
 LEAST_COST = 0.05
+AT_LIMIT = 0.97
+"""Part of the power limit from which on a card is taken to lower its clock."""
 ROUNDING = 0.01 / math.sqrt(12)
 """Standard deviation of a utilisation in whole percents, taken as the same in every interval."""
 
@@ -36,12 +42,21 @@ class UseInterval(NamedTuple):
         use: user -> part of the time in which it used the device, 0 to 1; None where that is
             unknown. Idle users that hold memory are listed with 0.
         weight: user -> what stands for its use where that is unknown: memory, or slices.
+        idle: user -> its part in idle power where that is not even: slices.
     """
 
     duration_s: float
     energy_j: float
     use: Mapping[Hashable, float | None]
     weight: Mapping[Hashable, float] = {}
+    idle: Mapping[Hashable, float] = {}
+
+    def idle_part(self, users: Collection[Hashable]) -> float:
+        """Return the part of some users in idle power, 0 to 1."""
+        whole = math.fsum(self.idle.values())
+        if whole <= 0:
+            return sum(user in users for user in self.use) / len(self.use)
+        return math.fsum(part for user, part in self.idle.items() if user in users) / whole
 
 
 class SharePart(NamedTuple):
@@ -105,7 +120,7 @@ class DeviceDivision:
             if not each.use:
                 continue
             idle_j = min(fit.idle_w * each.duration_s, each.energy_j) if fit else 0.0
-            present = sum(user in users for user in each.use) / len(each.use)
+            present = each.idle_part(users)
             weights = self._weights(each)
             total = math.fsum(weights.values())
             share = math.fsum(w for user, w in weights.items() if user in users) / total
@@ -146,7 +161,8 @@ def fit_power(
     Args:
         intervals: of a time with one set of users or several.
         idle_w: idle power of the device, if known.
-        limit_w: its power limit, of which idle power is a part, where `idle_w` is unknown.
+        limit_w: its power limit. Intervals at the limit do not tell what a use costs. Idle power
+            is a part of it, where `idle_w` is unknown.
     """
     rows = [each for each in intervals if each.use and each.duration_s > 0]
     if not rows or any(use is None for each in rows for use in each.use.values()):
@@ -179,15 +195,21 @@ def fit_power(
     weights = [each.duration_s * len(rows) / time_s for each in rows]
     found, covariance = means, _scaled(_identity(size), spreads)
     noise_w = 0.05 * mean_w
-    for _ in range(3):  # the noise is judged by the residuals of the fit before
+    held = [limit_w is not None and power_w >= AT_LIMIT * limit_w for power_w in powers_w]
+    for _ in range(3 + 3 * any(held)):  # each is judged by the fit before: noise, rows at the limit
         if noise_w <= 0:
             break
-        found, covariance = _ridge(table, powers_w, weights, means, spreads, noise_w)
+        used = [
+            0.0 if at_limit and _dot(row, found) >= power_w else weight
+            for row, power_w, weight, at_limit in zip(table, powers_w, weights, held, strict=True)
+        ]
+        found, covariance = _ridge(table, powers_w, used, means, spreads, noise_w)
         squares = math.fsum(
             weight * (power_w - _dot(row, found)) ** 2
-            for row, power_w, weight in zip(table, powers_w, weights, strict=True)
+            for row, power_w, weight in zip(table, powers_w, used, strict=True)
         )
-        noise_w = max(LEAST_NOISE * mean_w, math.sqrt(squares / max(1, len(rows) - size)))
+        degrees = max(1, sum(weight > 0 for weight in used) - size)
+        noise_w = max(LEAST_NOISE * mean_w, math.sqrt(squares / degrees))
     costs_w = (max(cost, LEAST_COST * cost_w) for cost in found[1:])
     return PowerFit(min(max(found[0], 0.0), *powers_w), (0.0, *costs_w), columns, covariance)
 

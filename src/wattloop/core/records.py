@@ -87,6 +87,7 @@ class Domain(NamedTuple):
             machine that has some of the host's threads.
         identity: names this very device in every process and container of the machine (a UUID);
             empty where `name` does.
+        is_split: a card that MIG divides: a run has the part of its instances.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Domain(NamedTuple):
     device: str = ""
     host_share: float = 1.0
     identity: str = ""
+    is_split: bool = False
 
 
 class Signal(NamedTuple):

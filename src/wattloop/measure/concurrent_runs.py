@@ -476,7 +476,7 @@ class Presence:
             store=store_key(session.settings.store_location),
             from_s=from_s,
             devices=tuple(sorted({device_key(c.domain) for c in session.channels})),
-            share=session.shares is not None,
+            share=session.settings.share == "process",
             journal=str(journal.absolute()),
         )
         self._nodes.enter(self._run)

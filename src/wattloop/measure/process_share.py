@@ -1,11 +1,13 @@
-"""Share of a run in the energy of devices that it shares: `share: process`.
+"""Share of a run in the energy of devices that it shares: `share: process`, and MIG instances.
 
     E_run = sum over intervals of E_device x w_run / w_all
 
 CPU and memory: w is CPU time, of the run's processes and of everything that runs on the machine.
 GPU: w is the utilisation of each process x the power that it costs, fitted to the card's own
 (`accounting.device_shares`); a GPU that does not name the utilisation is divided by memory and
-time. The reading of the sensor is measured; the division is a model.
+time. A card that MIG splits is divided among its instances by their SM activity, else by their
+slices and time, also without `share: process`. The reading of the sensor is measured; the division
+is a model.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ EVENT_EVERY_S = 5.0
 CPU = "cpu"
 TRIES = 5
 """A process that ends while the tree is read makes the reading useless."""
+PRESENT = "/present"
+"""Ends the name of the curve of how many processes hold a context, by which idle power goes."""
 MOST_POINTS = 8_192
 MOST_CHUNKS = 240
 IDLE_WEIGHT = 1e-6
@@ -50,6 +54,7 @@ NO_CHILDREN = (
 )
 BY_CPU_TIME, BY_USE = "share by CPU time", "share by SM utilisation"
 BY_MEMORY, BY_SLICES = "share by memory and time", "share by MIG slices and time"
+BY_ACTIVITY = "share by SM activity of MIG instances"
 NO_PROCESSES = "this GPU does not name its processes"
 
 
@@ -65,9 +70,13 @@ class ShareCurves:
     """Work of the run and of all processes, summed up over time, by device.
 
     A device is `cpu` or the name of a GPU.
+
+    Args:
+        only: devices that are divided; all where it is None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, only: Collection[str] | None = None) -> None:
+        self._only = only
         self._curves: dict[str, tuple[list[float], list[float], list[float]]] = {}
         self._lock = threading.RLock()  # the sampler adds points, the program reads windows
         self.reasons: dict[str, str] = {}
@@ -119,6 +128,9 @@ class ShareCurves:
         for energy in result.domains:
             device = _device_of(energy)
             channel = by_name.get(energy.name)
+            if self._only is not None and device not in self._only:
+                energies.append(energy)
+                continue
             if device is None or channel is None:
                 missing.append(Missing(energy.name, "a meter of the whole node cannot be divided"))
                 continue
@@ -142,6 +154,8 @@ class ShareCurves:
         self, device: str, channel: DomainSource, begin_s: float, end_s: float
     ) -> tuple[SharePart, float, str] | None:
         """Return (the run's part, all joules, how they were divided) of one domain."""
+        if device + PRESENT in self._curves:
+            return self._fitted_part(device, channel, begin_s, end_s)
         parts = self._parts(device, channel, begin_s, end_s)
         if parts is None:
             return None
@@ -150,8 +164,48 @@ class ShareCurves:
         # The division of idle power is a matter of definition: the interval is
         # E x share x (1 - share), nothing for a run alone, half of its part where two work equally.
         doubt_j = own_j * others_j / whole_j if whole_j > 0 else 0.0
-        how = BY_CPU_TIME if device == CPU else BY_USE
+        how = BY_CPU_TIME if device == CPU else BY_MEMORY
         return SharePart(own_j, doubt_j), whole_j, how
+
+    def _fitted_part(
+        self, device: str, channel: DomainSource, begin_s: float, end_s: float
+    ) -> tuple[SharePart, float, str] | None:
+        """Return the same where only the sums of the run and of all are known: after a crash."""
+        times_s = self._curves[device][0]
+        if len(times_s) < 2:
+            return None
+
+        def uses(from_s: float, until_s: float) -> list[UseInterval]:
+            found: list[UseInterval] = []
+            for left_s, right_s in itertools.pairwise(self.edges(device, from_s, until_s)):
+                span = channel.between(left_s, right_s) if right_s > left_s else None
+                if span is None:
+                    continue
+                (own, every), (own_s, every_s) = (
+                    self._gains(name, left_s, right_s) for name in (device, device + PRESENT)
+                )
+                use: dict[Hashable, float | None] = {True: own, False: every - own}
+                idle: dict[Hashable, float] = {True: own_s, False: every_s - own_s}
+                found.append(UseInterval(right_s - left_s, span.energy_j, use, {}, idle))
+            return found
+
+        idle_w, limit_w = _known_idle_w(channel.domain.device), channel.domain.tdp_w
+        fit = fit_power(uses(times_s[0], times_s[-1]), idle_w=idle_w, limit_w=limit_w)
+        intervals = uses(begin_s, end_s)
+        whole_j = sum(each.energy_j for each in intervals)
+        how = BY_ACTIVITY if channel.domain.is_split else BY_USE
+        return DeviceDivision(intervals, fit).part([True]), whole_j, how
+
+    def _gains(self, device: str, begin_s: float, end_s: float) -> tuple[float, float]:
+        """Return both sums' growth per second; the first and last interval hold beyond them."""
+        times_s, owns, alls = self._curves[device]
+        begin_s = min(max(begin_s, times_s[0]), times_s[-2])
+        end_s = max(min(end_s, times_s[-1]), times_s[1])
+        own, every = (
+            (_at(times_s, sums, end_s) - _at(times_s, sums, begin_s)) / (end_s - begin_s)
+            for sums in (owns, alls)
+        )
+        return own, every
 
     def _parts(
         self, device: str, channel: DomainSource, begin_s: float, end_s: float
@@ -188,7 +242,14 @@ class ShareCurves:
     def to_event(self, time_s: float) -> dict[str, Any]:
         """Return both sums of every device, for the journal."""
         sums = {device: list(self.last(device)) for device in self._curves}
-        return {"type": EVENT, "time_s": time_s, "work": sums, "reasons": self.reasons}
+        only = None if self._only is None else sorted(self._only)
+        return {
+            "type": EVENT,
+            "time_s": time_s,
+            "work": sums,
+            "reasons": self.reasons,
+            "only": only,
+        }
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> ShareCurves:
@@ -196,6 +257,7 @@ class ShareCurves:
         curves = cls()
         for event in events:
             if isinstance(event, dict) and event.get("type") == EVENT:
+                curves._only = event.get("only")
                 for device, (own, everything) in event["work"].items():
                     curves.add(device, float(event["time_s"]), float(own), float(everything))
                 curves.reasons = dict(event["reasons"])
@@ -213,6 +275,11 @@ def _divided(energy: DomainEnergy, part: SharePart, whole_j: float, how: str) ->
         tdp_w=None,  # the limit is that of the whole device
         tdp_note="",
     )
+
+
+def is_divided(energy: DomainEnergy) -> bool:
+    """Return True for a domain whose energy is the run's share of it."""
+    return ", share by " in energy.source
 
 
 def _device_of(energy: DomainEnergy) -> str | None:
@@ -236,10 +303,17 @@ class ProcessShares(ShareCurves):
         host: where /proc/stat is.
         gpus: names of the GPUs that the run counts.
         meters: that may name the processes on them.
+        only: devices that are divided; all, and the CPU, where it is None.
     """
 
-    def __init__(self, host: Host, gpus: Collection[str], meters: Sequence[Meter] = ()) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        host: Host,
+        gpus: Collection[str],
+        meters: Sequence[Meter] = (),
+        only: Collection[str] | None = None,
+    ) -> None:
+        super().__init__(only)
         self._host = host
         self._meters = meters
         self._looks: dict[str, list[_Look]] = {}
@@ -291,15 +365,20 @@ class ProcessShares(ShareCurves):
         weights = {each.pid: each.sm for each in processes}
         if None in weights.values():
             weights = {each.pid: each.slices or each.memory_b for each in processes}
-        all_of_them = sum(weight or 0.0 for weight in weights.values())
-        if all_of_them <= 0:
+        else:
+            parts = {each.pid: each.slices or 1.0 for each in processes}
+            self._gain(name + PRESENT, now_s, now_s - began_s, parts)
+        if sum(weight or 0.0 for weight in weights.values()) <= 0:
             weights = dict.fromkeys(weights, IDLE_WEIGHT / max(1, len(weights)))
-            all_of_them = IDLE_WEIGHT
+        self._gain(name, now_s, now_s - began_s, weights)
+
+    def _gain(
+        self, name: str, now_s: float, duration_s: float, weights: Mapping[int, float | None]
+    ) -> None:
         own = sum(weight or 0.0 for pid, weight in weights.items() if pid in self._own)
+        every = sum(weight or 0.0 for weight in weights.values())
         before = self.last(name)
-        duration_s = now_s - began_s
-        own_s, all_s = own * duration_s, all_of_them * duration_s
-        self.add(name, now_s, before[0] + own_s, before[1] + all_s)
+        self.add(name, now_s, before[0] + own * duration_s, before[1] + every * duration_s)
 
     def _part(
         self, device: str, channel: DomainSource, begin_s: float, end_s: float
@@ -318,7 +397,8 @@ class ProcessShares(ShareCurves):
         part = DeviceDivision(intervals, fit).part(self._own)
         whole_j = sum(each.energy_j for each in intervals)
         split = any(each.slices for each in last.processes.values())
-        return part, whole_j, BY_USE if fit else BY_SLICES if split else BY_MEMORY
+        by_use = BY_ACTIVITY if split else BY_USE
+        return part, whole_j, by_use if fit else BY_SLICES if split else BY_MEMORY
 
     def _intervals(
         self,
@@ -345,7 +425,8 @@ class ProcessShares(ShareCurves):
             weight: dict[Hashable, float] = {
                 pid: each.slices or each.memory_b or 0.0 for pid, each in look.processes.items()
             }
-            found.append(UseInterval(right_s - left_s, span.energy_j, use, weight))
+            idle: dict[Hashable, float] = {pid: p.slices for pid, p in look.processes.items()}
+            found.append(UseInterval(right_s - left_s, span.energy_j, use, weight, idle))
         return found
 
     def _busy_s(self) -> float | None:

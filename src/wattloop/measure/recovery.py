@@ -44,7 +44,8 @@ def finalize_orphaned_run(journal: Journal) -> dict[str, Any]:
     settings = header.get("settings", {})
     channels = domain_sources(feeds, settings.get("devices", ()))
     divided = settings.get("share") == "process"
-    shares = ShareCurves.from_events(journal.events) if divided else None
+    split = any(channel.domain.is_split for channel in channels)
+    shares = ShareCurves.from_events(journal.events) if divided or split else None
 
     def between(from_s: float, until_s: float) -> WindowResult:
         found = window_energy(
@@ -60,7 +61,9 @@ def finalize_orphaned_run(journal: Journal) -> dict[str, Any]:
         return found if shares is None else shares.applied(found, channels)
 
     result = between(counts_from_s, end_s)
-    cpu_part = None if shares is None else shares.cpu_part(channels, counts_from_s, end_s) or 0.0
+    cpu_part = None
+    if shares is not None and divided:
+        cpu_part = shares.cpu_part(channels, counts_from_s, end_s) or 0.0
     shared = shared_in(journal, result, (channel.domain for channel in channels), between)
     if shared is not None:
         text = shared.text(result.energy_j)

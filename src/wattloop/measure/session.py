@@ -18,7 +18,7 @@ from wattloop.hardware.host import Host
 from wattloop.measure.concurrent_runs import Presence, SharedTime
 from wattloop.measure.job import RUN_VARIABLE, Job, current_job, current_pool, enter_job, leave_job
 from wattloop.measure.meter_stream import DomainSource, selected
-from wattloop.measure.process_share import ProcessShares
+from wattloop.measure.process_share import ProcessShares, is_divided
 from wattloop.measure.run_journal import RunJournal, journal_header, new_run_id
 from wattloop.measure.sampler import NodeReader
 from wattloop.measure.window_energy import Window, window_energy
@@ -65,7 +65,7 @@ class RunResult(NamedTuple):
         """Return a copy with its accounting: idle energy, carbon, cost and labels."""
         from wattloop.accounting.summary import account
 
-        if settings.share == "process":
+        if settings.share == "process" or any(map(is_divided, self.result.domains)):
             lines, idle_note = None, "the idle line is that of the whole machine"
         else:
             lines, idle_note = _idle(settings, machine_id, self.started_wall_s)
@@ -223,9 +223,11 @@ class Session:
         """Divides the energy of the devices between this run and others, if configured."""
         self.started_s = context.clock.now_s()
         self.started_wall_s = context.clock.wall_s()
-        if context.settings.share == "process":
+        split = {channel.domain.name for channel in self.channels if channel.domain.is_split}
+        if context.settings.share == "process" or split:
             gpus = [channel.domain.name for channel in self.channels if _is_gpu(channel)]
-            self.shares = ProcessShares(context.host, gpus, inventory.meters)
+            only = None if context.settings.share == "process" else split
+            self.shares = ProcessShares(context.host, gpus, inventory.meters, only)
         self._in_process = in_process
         self._edge_feeds = reader.edge_feeds
         self._ids = itertools.count(ROOT_WINDOW_ID)
@@ -532,7 +534,7 @@ class Session:
             text = shared.text(result.energy_j)
             result = result._replace(warnings=(*result.warnings, text))
         settings = self.settings
-        if self.shares is not None:
+        if self.shares is not None and settings.share == "process":
             part = self.shares.cpu_part(self.channels, result.begin_s, result.end_s) or 0.0
             settings = settings._replace(node_share=settings.node_share * part)
         run = RunResult(

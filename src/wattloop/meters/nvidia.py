@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -184,6 +185,7 @@ class NvidiaCard(NamedTuple):
         averaging_s: past seconds over which its power reading is a mean.
         instant: power comes from the instantaneous field.
         limit_w: power limit in force; `limit_note` says how it relates to the default.
+        is_split: MIG divides it into instances, which share its sensor.
     """
 
     number: int
@@ -198,27 +200,31 @@ class NvidiaCard(NamedTuple):
     limit_note: str
     max_limit_w: float | None
     uuid: str
+    is_split: bool
     signals: tuple[CardSignal, ...]
 
     @property
     def name(self) -> str:
         return f"gpu:{self.number}"
 
+    @property
+    def identity(self) -> str:
+        """The card, or the instances of it that this program may use."""
+        own = "+".join(own_instances()) if self.is_split else ""
+        return f"{self.uuid}/{own}" if own else self.uuid
 
-def inspect(
-    nvml: Any, index: int, counters: dict[str, bool], *, divided: bool = False
-) -> NvidiaCard | Missing:
+
+def inspect(nvml: Any, index: int, counters: dict[str, bool]) -> NvidiaCard | Missing:
     """Return the facts of card `index`, or the reason why it cannot be measured.
 
     `counters` remembers which models have the energy counter: asking takes 4 ms, and cards of one
-    model agree. A card split by MIG is measured only where its energy is `divided` afterwards.
+    model agree.
     """
     name = f"gpu:{index}"
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         model = _text(nvml.nvmlDeviceGetName(handle))
-        refusal = partitioned(nvml, handle, name, model, divided=divided)
-        if refusal is not None:
+        if (refusal := _guest(nvml, handle, name, model)) is not None:
             return refusal
         if model not in counters:
             counters[model] = _answers(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
@@ -268,6 +274,7 @@ def _card(
         limit_note=_limit_note(limit_mw, default_mw),
         max_limit_w=None if range_mw is None else range_mw[1] / 1_000,
         uuid=_text(_optional(nvml, nvml.nvmlDeviceGetUUID, handle) or ""),
+        is_split=_is_split(nvml, handle),
         signals=tuple(s for s in _signals(f"gpu:{index}") if _supported(nvml, handle, s)),
     )
 
@@ -286,25 +293,26 @@ def _is_split(nvml: Any, handle: Any) -> bool:
     return mig is not None and mig[0] == MIG_ON
 
 
-def partitioned(
-    nvml: Any, handle: Any, name: str, model: str, *, divided: bool = False
-) -> Missing | None:
-    """Return the reason for cards in hardware partitions, which share one power sensor."""
-    if not divided and _is_split(nvml, handle):
+def partitioned(nvml: Any, handle: Any, name: str, model: str) -> Missing | None:
+    """Return the reason why a card's power is not that of one program alone."""
+    if _is_split(nvml, handle):
         return Missing(
             name,
             f"{model} is split by MIG: its sensor covers the whole card, and the energy of one "
             "instance cannot be told from its neighbours'",
-            "'--share process' gives the part of your instance, modelled by its slices; or measure "
-            "on a card without MIG ('sudo nvidia-smi -i N -mig 0')",
+            "measure on a card without MIG ('sudo nvidia-smi -i N -mig 0')",
         )
-    if _optional(nvml, nvml.nvmlDeviceGetVirtualizationMode, handle) == VGPU_GUEST:
-        return Missing(
-            name,
-            f"{model} is a vGPU: the guest sees no power sensor of its own",
-            "measure on the host, or in a guest with the whole card passed through",
-        )
-    return None
+    return _guest(nvml, handle, name, model)
+
+
+def _guest(nvml: Any, handle: Any, name: str, model: str) -> Missing | None:
+    if _optional(nvml, nvml.nvmlDeviceGetVirtualizationMode, handle) != VGPU_GUEST:
+        return None
+    return Missing(
+        name,
+        f"{model} is a vGPU: the guest sees no power sensor of its own",
+        "measure on the host, or in a guest with the whole card passed through",
+    )
 
 
 def _signals(name: str) -> tuple[CardSignal, ...]:
@@ -412,7 +420,7 @@ def detect(context: Context) -> Sequence[Meter]:
     refused: list[Missing] = []
     counters: dict[str, bool] = {}
     for index in range(nvml.nvmlDeviceGetCount()):
-        found = inspect(nvml, index, counters, divided=context.settings.share == "process")
+        found = inspect(nvml, index, counters)
         if isinstance(found, NvidiaCard):
             cards.append(found)
         else:
@@ -447,11 +455,12 @@ class _ProcessReader:
         self._seen_us = 0
         self._sampled_s = -math.inf
         self._samples = True
+        self._activity = _InstanceActivity()
 
     def read(self, nvml: Any, handle: Any) -> list[DeviceProcess] | None:
         """Return them, or None before the driver's next sample."""
         if _is_split(nvml, handle):
-            return _slices_of_processes(nvml, handle, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+            return _users_of_instances(nvml, handle, own_instances(), self._activity)
         held_b = _memory_of_processes(nvml, handle)
         sm = self._utilisation(nvml, handle) if self._samples else None
         if self._samples and sm is None:
@@ -494,14 +503,22 @@ def _memory_of_processes(nvml: Any, handle: Any) -> dict[int, float | None]:
     return {int(each.pid): each.usedGpuMemory for each in found}
 
 
-def _slices_of_processes(nvml: Any, handle: Any, visible: str) -> list[DeviceProcess]:
-    """Return the slices that processes have of a card split by MIG.
+def own_instances() -> tuple[str, ...]:
+    """Return the MIG instances that the environment gives to this process."""
+    text = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("NVIDIA_VISIBLE_DEVICES", "")
+    return tuple(word for word in map(str.strip, text.split(",")) if word.startswith("MIG-"))
 
-    The driver samples no utilisation there. An instance named in CUDA_VISIBLE_DEVICES is this
-    process's own; others are divided among the processes that they list.
+
+def _users_of_instances(
+    nvml: Any, handle: Any, visible: Sequence[str], activity: _InstanceActivity
+) -> list[DeviceProcess]:
+    """Return the slices that processes have of a card split by MIG, and how active these were.
+
+    An instance in `visible` is this process's own; others are divided among the processes that
+    they list. The driver samples no processes there, so that activity is known per instance.
     """
     count = int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
-    left, slices = float(count), dict[int, float]()
+    left, slices, active = float(count), dict[int, float](), dict[int, float | None]()
     for index in range(count):
         try:
             instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
@@ -509,16 +526,119 @@ def _slices_of_processes(nvml: Any, handle: Any, visible: str) -> list[DevicePro
             uuid = _text(nvml.nvmlDeviceGetUUID(instance))
         except nvml.NVMLError:  # there is none of this number
             continue
-        if uuid in [word.strip() for word in visible.split(",")]:
+        if uuid in visible:
             pids = [os.getpid()]
         else:
             pids = list(_memory_of_processes(nvml, instance)) or [-1 - index]
+        sm = activity.read(nvml, handle, instance)
         for pid in pids:
             slices[pid] = slices.get(pid, 0.0) + own / len(pids)
+            before = active.get(pid, 0.0)
+            if sm is None or before is None:
+                active[pid] = None
+            else:
+                active[pid] = before + sm * own / count / len(pids)
         left -= own
     if left > 0:
-        slices[0] = left
-    return [DeviceProcess(pid, None, None, part) for pid, part in slices.items()]
+        slices[0], active[0] = left, 0.0
+    if None in active.values():
+        active = dict.fromkeys(active)
+    return [DeviceProcess(pid, active[pid], None, part) for pid, part in slices.items()]
+
+
+GPM_SM_ACTIVITY = 2
+"""NVML_GPM_METRIC_SM_UTIL: percent of an instance's SMs that had work, between two samples."""
+
+
+class _InstanceActivity:
+    """SM activity of the MIG instances of one card: NVML's GPM (Hopper and later), else DCGM's."""
+
+    def __init__(self) -> None:
+        self._supported = True
+        self._samples: dict[int, Any] = {}
+        self._exporter = DcgmExporter(os.environ.get(DCGM_VARIABLE, ""))
+
+    def read(self, nvml: Any, handle: Any, instance: Any) -> float | None:
+        """Return the active part of an instance since the last call, 0 to 1; None if unknown."""
+        try:
+            number = int(nvml.nvmlDeviceGetGpuInstanceId(instance))
+            if self._supported:
+                return self._by_gpm(nvml, handle, number)
+        except (nvml.NVMLError, AttributeError) as error:
+            self._supported = isinstance(error, nvml.NVMLError) and not is_unsupported(error)
+            if self._supported:
+                return None
+        return self._exporter.activity(_text(nvml.nvmlDeviceGetUUID(handle)), number)
+
+    def _by_gpm(self, nvml: Any, handle: Any, number: int) -> float | None:
+        if not self._samples and not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+            raise nvml.NVMLError(NOT_SUPPORTED)
+        sample = nvml.nvmlGpmMigSampleGet(handle, number, nvml.nvmlGpmSampleAlloc())
+        before, self._samples[number] = self._samples.get(number), sample
+        if before is None:
+            return None
+        asked = nvml.c_nvmlGpmMetricsGet_t(
+            nvml.NVML_GPM_METRICS_GET_VERSION, 1, sample1=before, sample2=sample
+        )
+        asked.metrics[0].metricId = GPM_SM_ACTIVITY
+        try:
+            metric = nvml.nvmlGpmMetricsGet(asked).metrics[0]
+        finally:
+            nvml.nvmlGpmSampleFree(before)
+        percent = float(metric.value)
+        return percent / 100 if metric.nvmlReturn == 0 and 0 <= percent <= 100 else None
+
+
+DCGM_VARIABLE = "WATTLOOP_DCGM_EXPORTER"
+"""Address of NVIDIA's dcgm-exporter, such as http://127.0.0.1:9400/metrics."""
+DCGM_METRICS = ("DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE")
+"""The better first; a default exporter has only the second."""
+DCGM_EVERY_S = 1.0
+DCGM_MOST_B = 4_000_000
+_DCGM_LINE = re.compile(r"(\w+)\{([^}]*)\} (\S+)")
+_DCGM_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+class DcgmExporter:
+    """Activity of MIG instances as NVIDIA's dcgm-exporter gives it; nothing without an address."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._read_s = -math.inf
+        self._found: Mapping[tuple[str, int], float] = {}
+
+    def activity(self, card: str, instance: int) -> float | None:
+        """Return the activity of an instance of a card with this UUID, 0 to 1."""
+        if self._url.startswith("http") and time.monotonic() >= self._read_s + DCGM_EVERY_S:
+            self._read_s = time.monotonic()
+            self._found = parse_dcgm(self._fetch())
+        return self._found.get((card.lower(), instance))
+
+    def _fetch(self) -> str:
+        from http.client import HTTPException
+        from urllib.request import urlopen
+
+        try:
+            with urlopen(self._url, timeout=DCGM_EVERY_S) as answer:
+                text: bytes = answer.read(DCGM_MOST_B)
+        except (OSError, ValueError, HTTPException):
+            return ""
+        return text.decode(errors="replace")
+
+
+def parse_dcgm(text: str) -> dict[tuple[str, int], float]:
+    """Return (UUID of a card, number of its instance) -> activity from an exporter's answer."""
+    found: dict[str, dict[tuple[str, int], float]] = {name: {} for name in DCGM_METRICS}
+    for line in text.splitlines():
+        match = _DCGM_LINE.match(line)
+        if match is None or match[1] not in found:
+            continue
+        labels = dict(_DCGM_LABEL.findall(match[2]))
+        with contextlib.suppress(KeyError, ValueError):
+            value = float(match[3])
+            if 0 <= value <= 1:
+                found[match[1]][labels["UUID"].lower(), int(labels["GPU_I_ID"])] = value
+    return found[DCGM_METRICS[1]] | found[DCGM_METRICS[0]]
 
 
 class _NvmlMeter(Meter):
@@ -634,7 +754,8 @@ class NvmlPower(_NvmlMeter):
             tdp_w=card.limit_w,
             tdp_note=card.limit_note,
             device=card.model,
-            identity=card.uuid,
+            identity=card.identity,
+            is_split=card.is_split,
         )
 
 
@@ -661,7 +782,8 @@ class NvmlEnergy(_NvmlMeter):
             tdp_w=card.limit_w,
             tdp_note=card.limit_note,
             device=card.model,
-            identity=card.uuid,
+            identity=card.identity,
+            is_split=card.is_split,
         )
 
 

@@ -24,6 +24,7 @@ METERS: dict[str, str] = {
     "nvidia": "wattloop.meters.nvidia:detect",
     "amd-gpu": "wattloop.meters.amd_gpu:detect",
     "file-gauge": "wattloop.meters.gauge_files:detect",
+    "intel-gpu": "wattloop.meters.level_zero:detect",
     "yokogawa": "wattloop.meters.yokogawa:detect",
     "redfish": "wattloop.meters.redfish:detect",
     "ipmi": "wattloop.meters.ipmi:detect",

@@ -84,8 +84,23 @@ class PodNode(ScriptedNode):
         self.groups[container] = folder
         return container
 
-    def end_pod(self, container: str) -> None:
+    def end_pod(self, container: str, exit_code: int | None = 0) -> None:
+        """End a container; without an exit code the kubelet has not reported it yet."""
         remove_group(self.groups.pop(container))
+        if exit_code is not None:
+            self.report_end(container, exit_code)
+
+    def report_end(self, container: str, exit_code: int) -> None:
+        """Report the end of a container, as the kubelet does."""
+        ended = {"terminated": {"exitCode": exit_code, "reason": "Error"}}
+        for key, item in list(self.api.state.objects.items()):
+            statuses = item.get("status", {}).get("containerStatuses", [])
+            if any(one.get("containerID", "").endswith(container) for one in statuses):
+                status = {**item["status"], "containerStatuses": [
+                    {**one, "state": ended} for one in statuses
+                ]}  # fmt: skip
+                with self.api.state.lock:
+                    self.api.state.write("MODIFIED", key, {**item, "status": status})
 
     def look(self) -> tuple[list[str], list[str]]:
         """The follower compares once, with fresh pods."""

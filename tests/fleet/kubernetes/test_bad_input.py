@@ -1,8 +1,14 @@
 """Promises about kubelets and API servers that lie, hang or flood, and about hostile pods."""
 
+import ipaddress
 import json
 import logging
+import socket
+import threading
 import time
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -136,6 +142,109 @@ def test_a_token_is_in_the_header_only(
     said = " ".join((caplog.text, str(refused.value), str(strange.value), *api.requests))
     assert SECRET not in said
     assert "another" not in said
+
+
+def made_certificate(
+    folder: Path, name: str, issuer: tuple[Any, Any] | None = None, *, days: int = 1, **host: Any
+) -> tuple[Any, Any]:
+    """Write NAME.crt and NAME.key: an authority, or the certificate of a host that one signed."""
+    x509 = pytest.importorskip("cryptography.x509", reason="cryptography is not installed")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    by, signer = (subject, key) if issuer is None else (issuer[0].subject, issuer[1])
+    made = (
+        x509.CertificateBuilder(by, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=3))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(issuer is None, None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False
+        )
+    )
+    if issuer is None:
+        usage = dict.fromkeys(
+            ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+            False,
+        ) | dict.fromkeys(("key_agreement", "encipher_only", "decipher_only"), False)
+        sign = x509.KeyUsage(**usage, key_cert_sign=True, crl_sign=True)
+        made = made.add_extension(sign, critical=True)
+    else:
+        address = host.get("address", "127.0.0.1")
+        names = [x509.IPAddress(ipaddress.ip_address(address))]
+        made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    certificate = made.sign(signer, hashes.SHA256())
+    plain_text = serialization.NoEncryption()
+    (folder / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / f"{name}.key").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain_text)
+    )
+    return certificate, key
+
+
+def test_a_token_goes_only_to_a_server_with_a_certificate_of_the_cluster(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another authority, another host or a certificate that has expired: no request is sent."""
+    (tmp_path / "token").write_text(SECRET)
+    cluster, stranger = (made_certificate(tmp_path, name) for name in ("cluster", "stranger"))
+    made_certificate(tmp_path, "api", cluster)
+    made_certificate(tmp_path, "false", stranger)
+    made_certificate(tmp_path, "elsewhere", cluster, address="10.1.2.3")
+    made_certificate(tmp_path, "old", cluster, days=-1)
+    caplog.set_level(logging.DEBUG)
+    for name, why in (
+        ("api", ""),
+        ("false", "certificate is not trusted"),
+        ("elsewhere", "certificate is not trusted"),
+        ("old", "certificate is not trusted"),
+    ):
+        tls = (tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
+        with KubernetesApi(tokens={SECRET: ALL}, tls=tls) as api:
+            address = ApiAddress(
+                url=api.url,
+                token_file=tmp_path / "token",
+                ca_file=tmp_path / "cluster.crt",
+                timeout_s=5.0,
+            )
+            if not why:
+                assert KubernetesClient(address).list("/api/v1/pods")[0] == []
+                without = replace(address, ca_file=None)  # the system's do not know it
+                with pytest.raises(KubernetesAway, match="certificate is not trusted"):
+                    KubernetesClient(without).list("/api/v1/pods")
+                assert len(api.requests) == 1
+                continue
+            with pytest.raises(KubernetesAway, match=why) as refused:
+                KubernetesClient(address).list("/api/v1/pods")
+            assert api.requests == []
+            assert SECRET not in f"{refused.value} {caplog.text}"
+
+
+def test_a_server_without_tls_sees_no_token(tmp_path: Path) -> None:
+    """All bytes that leave before the server has proved its name are a hello."""
+    (tmp_path / "token").write_text(SECRET)
+    seen: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def listen() -> None:
+            connection, _ = server.accept()
+            with connection:
+                seen.append(connection.recv(65_536))
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                with suppress(OSError):  # the client hangs up
+                    seen.append(connection.recv(65_536))
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        url = f"https://127.0.0.1:{server.getsockname()[1]}"
+        address = ApiAddress(url=url, token_file=tmp_path / "token", timeout_s=5.0)
+        with pytest.raises(KubernetesAway):
+            KubernetesClient(address).get("/api/v1/pods")
+        thread.join(10)
+    assert seen and SECRET.encode() not in b"".join(seen)
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,65 @@ def test_metrics_name_pods_and_their_number_is_bounded(
     assert any('job_id="other"' in x for x in lines)
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "exit_code", "signal"),
+    [(0, "finished", 0, None), (3, "failed", 3, None), (137, "killed", None, 9)],
+)
+def test_a_run_ends_as_its_container_did(
+    node: PodNode, code: int, status: str, exit_code: int | None, signal: int | None
+) -> None:
+    """The kubelet reports the exit code seconds after the control group is gone: the energy ends
+    with the group, the run's record waits for the code.
+    """
+    node.start()
+    train = node.run_pod("train", gpus=(0,))
+    node.look()
+    node.work(5, rest=1.0)
+    node.end_pod(train, None)
+    node.look()
+    node.work(6, rest=1.0)
+    assert node.of(train)[0].end is None
+    node.report_end(train, code)
+    node.look()
+    node.work(2, rest=1.0)
+    end = node.end_of(train)
+    assert (end["status"], end["exit_code"], end["signal"]) == (status, exit_code, signal)
+    assert energy_j(end, "gpu:0") == pytest.approx(5 * GPU_W[0], rel=0.06)
+
+
+def test_a_container_that_was_restarted_at_once_has_its_exit_code(node: PodNode) -> None:
+    """Its status is that of its successor, and its own is in `lastState`."""
+    node.start()
+    first = node.run_pod("again")
+    node.look()
+    node.work(2, rest=1.0)
+    node.end_pod(first, None)
+    (item,) = node.api.all("pods")
+    (old,) = item["status"]["containerStatuses"]
+    second = "e" * 64
+    ended = {"terminated": {"exitCode": 1, "containerID": old["containerID"]}}
+    new = {**old, "containerID": f"containerd://{second}", "lastState": ended}
+    node.api.change("pods", "default", "again", {"status": {"containerStatuses": [new]}})
+    node.look()
+    node.work(3, rest=1.0)
+    assert (node.end_of(first)["status"], node.end_of(first)["exit_code"]) == ("failed", 1)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_status_that_never_comes_delays_a_run_by_seconds_only(node: PodNode, gone: bool) -> None:
+    node.start()
+    train = node.run_pod("train")
+    node.look()
+    node.work(2, rest=1.0)
+    node.end_pod(train, None)
+    node.look()
+    if gone:  # the API server has forgotten the pod
+        node.api.remove("pods", "default", "train")
+        node.look()
+    node.work(3 if gone else 24, rest=1.0)
+    assert node.end_of(train)["exit_code"] is None
+
+
 def test_sandboxes_are_not_pods(node: PodNode) -> None:
     """The pause container of a pod has a group of its own and no name."""
     node.start()

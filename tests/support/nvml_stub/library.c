@@ -181,6 +181,65 @@ nvml_return nvmlDeviceGetMigDeviceHandleByIndex(nvml_device g, unsigned index, n
     return OK;
 }
 
+/* GPM: a sample is a handle that remembers its instance; the library works with two of them. As the
+ * real one, it has no activity for two samples of different instances. */
+struct gpm_sample {
+    double sm;
+    unsigned instance;
+};
+
+struct gpm_metric {
+    unsigned id;
+    nvml_return result;
+    double value;
+    const char *short_name, *long_name, *unit;
+};
+
+struct gpm_metrics {
+    unsigned version, count;
+    struct gpm_sample *first, *second;
+    struct gpm_metric metrics[1];
+};
+
+nvml_return nvmlDeviceGetGpuInstanceId(nvml_device g, unsigned *number) {
+    CHECK(g, 0);
+    *number = (unsigned)(g - &instances[0][0]) % STUB_INSTANCES;
+    return OK;
+}
+
+nvml_return nvmlGpmQueryDeviceSupport(nvml_device g, unsigned *support) {
+    CHECK(g, 0);
+    if (support[0] != 1) return INVALID_ARGUMENT; /* its version */
+    support[1] = g->mig_sm[0] >= 0;
+    return OK;
+}
+
+nvml_return nvmlGpmSampleAlloc(struct gpm_sample **sample) {
+    *sample = calloc(1, sizeof **sample);
+    return OK;
+}
+
+nvml_return nvmlGpmSampleFree(struct gpm_sample *sample) {
+    free(sample);
+    return OK;
+}
+
+nvml_return nvmlGpmMigSampleGet(nvml_device g, unsigned instance, struct gpm_sample *sample) {
+    CHECK(g, 0);
+    if (instance >= STUB_INSTANCES || g->mig_slices[instance] <= 0) return NOT_FOUND;
+    *sample = (struct gpm_sample){g->mig_sm[instance], instance};
+    return OK;
+}
+
+nvml_return nvmlGpmMetricsGet(struct gpm_metrics *asked) {
+    struct gpm_metric *metric = &asked->metrics[0];
+    if (asked->version != 1 || asked->count != 1) return INVALID_ARGUMENT;
+    metric->result = asked->first->instance == asked->second->instance && metric->id == 2
+                         ? OK : INVALID_ARGUMENT;
+    metric->value = asked->second->sm;
+    return OK;
+}
+
 struct attributes {
     unsigned multiprocessors, copy_engines, decoders, encoders, jpegs, ofas, slices, compute_slices;
     unsigned long long memory_mb;

@@ -71,7 +71,8 @@ struct gpu {
     double process_pids[STUB_PROCESSES]; /* that have a context; 0 where there is none */
     double process_sm[STUB_PROCESSES];   /* their SM utilisation, percent */
     double mig_slices[STUB_INSTANCES];   /* of each MIG instance; 0 where there is none */
-    double mig_pids[STUB_INSTANCES];     /* the process on it; 0 where there is none */
+    double mig_pids[STUB_INSTANCES];
+    double mig_sm[STUB_INSTANCES]; /* percent; below 0: GPM is not supported */     /* the process on it; 0 where there is none */
     double seed;
     char name[STUB_TEXT];
     char uuid[STUB_TEXT];

@@ -93,6 +93,7 @@ class GpuState(ctypes.Structure):
         ("process_sm", ctypes.c_double * PROCESSES),
         ("mig_slices", ctypes.c_double * INSTANCES),
         ("mig_pids", ctypes.c_double * INSTANCES),
+        ("mig_sm", ctypes.c_double * INSTANCES),
         *_doubles("seed"),
         ("name", ctypes.c_char * TEXT),
         ("uuid", ctypes.c_char * TEXT),

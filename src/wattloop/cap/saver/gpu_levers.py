@@ -36,7 +36,13 @@ def measured_gpus(session: Session) -> tuple[str, ...]:
     for part in session.missing:
         if re.fullmatch(r"gpu:\d+", part.name) and part.name not in hidden:
             raise ConfigError(f"the energy of {part.name} is not read: {part.reason}")
-    names = (c.domain.name for c in session.channels if c.domain.scope is Scope.GPU)
+    domains = [channel.domain for channel in session.channels]
+    split = [domain.name for domain in domains if domain.is_split and domain.name not in hidden]
+    if split:
+        raise ConfigError(
+            f"{split[0]} is split by MIG: a cap would slow the programs on its other instances, too"
+        )
+    names = (domain.name for domain in domains if domain.scope is Scope.GPU)
     return tuple(n for n in names if re.fullmatch(r"gpu:\d+", n) and n not in hidden)
 
 

@@ -265,6 +265,11 @@ class Agent:
             names = [domain.name for domain in run.feed.domains]
             known = self._savers is None or self._savers.result(run.plan.run_id) is not None
             complete = attribution.ledger.is_complete(names, end_s)
+            if run.plan.exit_code is None and not run.plan.died:
+                run.plan.exit_code = self.source.exit_status(run.plan.job)
+                unknown = run.plan.exit_code is None
+                if unknown and self.source.awaits_exit(run.plan.job, now_s - end_s):
+                    continue
             if (complete and (known or not run.plan.gpus)) or now_s - end_s > HOLD_S:
                 self._close(run, end_s, now_s, run.plan.status)
         rolled = self._roll_unattributed(now_s)

@@ -246,6 +246,13 @@ class SlurmSource:
     def refused(self, job: str, why: str) -> None:
         """Do nothing: the agent's fault says it."""
 
+    def exit_status(self, job: str) -> int | None:
+        """Return None: the epilog has said it, or it is not known."""
+        return None
+
+    def awaits_exit(self, job: str, since_s: float) -> bool:
+        return False
+
 
 class MissingEpilogs(BackgroundThread):
     """Thread that writes the end events of jobs whose epilog never ran.

@@ -138,6 +138,14 @@ _NOTHING = {"", "(null)", "N/A"}
 class JobSource(Protocol):
     """Source of the jobs of a node: Slurm, or Kubernetes."""
 
+    def exit_status(self, job: str) -> int | None:
+        """Return how an ended job ended, as `wait` has it; None if unknown so far."""
+        ...
+
+    def awaits_exit(self, job: str, since_s: float) -> bool:
+        """Return True if the status of a job that ended `since_s` seconds ago is yet to come."""
+        ...
+
     def attach(self, domains: Mapping[str, Domain]) -> None:
         """Learn the domains of the node."""
         ...

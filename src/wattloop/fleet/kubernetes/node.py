@@ -43,6 +43,9 @@ UNKNOWN_S = 60.0
 """After so long a container of a pod that the API server does not know is measured by its uid."""
 SCHEDULER = "kubernetes"
 MOST_REFUSALS = 1_000
+LAST_SIGNAL = 64
+EXIT_S = 20.0
+"""Time for which the end of a run waits for the kubelet's word on how its container ended."""
 _NUMBERED = re.compile(r"(?:gpu-|nvidia|card|virtual-)?(\d{1,3})")
 _log = logging.getLogger("wattloop.agent")
 
@@ -103,9 +106,24 @@ class KubernetesNode:
     def find(self, container_id: str) -> _FoundContainer | None:
         for pod in self.watch.pods().values():
             for container in pod.containers:
-                if container.container_id == container_id:
+                if container_id in (container.container_id, container.before[0]):
                     return _FoundContainer(pod, container)
         return None
+
+    def exit_status(self, job: str) -> int | None:
+        """Return a container's end as `wait` has it: by its exit code, or a signal above 128.
+
+        The kubelet reports it some seconds after the control group is gone.
+        """
+        found = self.find(job)
+        code = None if found is None else found.container.exit_of(job)
+        if code is None:
+            return None
+        return code - 128 if 128 < code <= 128 + LAST_SIGNAL else code << 8
+
+    def awaits_exit(self, job: str, since_s: float) -> bool:
+        """Return True for a listed container without an exit code, if it does not run on."""
+        return since_s < EXIT_S and job not in self._groups and self.find(job) is not None
 
     def gpu_numbers(self, devices: Sequence[tuple[str, str]]) -> tuple[list[int], list[str]]:
         """Return the GPUs among devices by their number here, and identifiers without one."""
@@ -322,9 +340,8 @@ class ContainerFollower(BackgroundThread):
                     self._begun[container_id] = now_s
 
     def _write_end(self, container_id: str) -> None:
-        found = self._node.find(container_id)
-        code = None if found is None else found.container.exit_code
-        self._write(container_id, "end", {} if code is None else {"exit": str(code << 8)})
+        status = self._node.exit_status(container_id)
+        self._write(container_id, "end", {} if status is None else {"exit": str(status)})
 
     def _write(self, container_id: str, kind: str, facts: Mapping[str, str]) -> None:
         context = self._node.context

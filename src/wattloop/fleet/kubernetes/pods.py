@@ -57,12 +57,20 @@ class PodContainer:
             the container starts.
         cpus: CPUs that it requests.
         exit_code: of a container that has ended.
+        before: the container that this one replaced, after a restart.
     """
 
     name: str
     container_id: str = ""
     cpus: float = 0.0
     exit_code: int | None = None
+    before: tuple[str, int | None] = ("", None)
+
+    def exit_of(self, container_id: str) -> int | None:
+        """Return the exit code of this container or of the one before; None if unknown."""
+        if container_id == self.container_id:
+            return self.exit_code
+        return self.before[1] if container_id == self.before[0] else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +103,11 @@ def parse_pod(data: Any, owner: PodOwner | None = None) -> Pod | None:
     containers = []
     for key, number in cpus.items():
         said = ran.get(key, {})
-        found = _text(said.get("containerID")).rpartition("/")[2]
-        code = _dict(_dict(said, "state"), "terminated").get("exitCode")
+        ended = _dict(_dict(said, "state"), "terminated")
+        before = _dict(_dict(said, "lastState"), "terminated")
         containers.append(
             PodContainer(
-                key,
-                found if _ID.fullmatch(found) else "",
-                number,
-                code if isinstance(code, int) and 0 <= code < 256 else None,
+                key, _id(said), number, _exit_code(ended), (_id(before), _exit_code(before))
             )
         )
     notes = _dict(about, "annotations")
@@ -115,6 +120,16 @@ def parse_pod(data: Any, owner: PodOwner | None = None) -> Pod | None:
         no_save=_text(notes.get(NO_SAVE)).lower() == "true",
         containers=tuple(containers[:100]),
     )
+
+
+def _id(said: Mapping[str, Any]) -> str:
+    found = _text(said.get("containerID")).rpartition("/")[2]
+    return found if _ID.fullmatch(found) else ""
+
+
+def _exit_code(ended: Mapping[str, Any]) -> int | None:
+    code = ended.get("exitCode")
+    return code if type(code) is int and 0 <= code < 256 else None
 
 
 def controller(data: Any) -> PodOwner | None:
@@ -257,7 +272,7 @@ class PodWatch(BackgroundThread):
         # A deleted pod stays for a while: the end of its containers is still to be seen.
         if kind == "DELETED":
             self._deleted_s.setdefault(pod.uid, now_s)
-        else:
+        if kind != "DELETED" or pod.uid in found:
             found[pod.uid] = pod
         for uid in [u for u, at_s in self._deleted_s.items() if now_s - at_s > DELETED_S]:
             del self._deleted_s[uid]
@@ -288,7 +303,10 @@ def _load(file: Path) -> dict[str, Pod]:
                 **{
                     **one,
                     "owner": PodOwner(*one["owner"]),
-                    "containers": tuple(PodContainer(**c) for c in one["containers"]),
+                    "containers": tuple(
+                        PodContainer(**{**c, "before": tuple(c.get("before", ("", None)))})
+                        for c in one["containers"]
+                    ),
                 }
             )
             for one in data
