@@ -22,15 +22,15 @@ from bars import Bar, Page, Table, arguments, publish
 from slurm_gates import gates_compared
 from slurm_throughput import throughput
 from support.slurm_lab import SlurmLab, why_no_slurm
-from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.slurm.client import SlurmClient
-from wattloop.schedule.slurm.driver import SlurmDriver
-from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
-from wattloop.schedule.slurm.managed_cluster import (
+from wattloop.schedule.driver.event_log import DriverLog, RoundReport
+from wattloop.schedule.driver.managed_cluster import (
     ClusterOptions,
     DriverSettings,
     build_managed_cluster,
 )
+from wattloop.schedule.policies.registry import policy_from
+from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.state import DriverState
 
 Timed = tuple[RoundReport, float]

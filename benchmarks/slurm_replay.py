@@ -16,9 +16,9 @@ from pathlib import Path
 
 from bars import Bar, Page, Table, arguments, publish
 from support.slurm_lab import SlurmLab, why_no_slurm
+from wattloop.schedule.driver.managed_cluster import DriverSettings
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.schedule.slurm.client import SlurmClient
-from wattloop.schedule.slurm.managed_cluster import DriverSettings
 from wattloop.schedule.slurm.replay.plan import replay_plan
 from wattloop.schedule.slurm.replay.runner import (
     OWN,

@@ -14,6 +14,13 @@ from tests.support.kubernetes_cluster import Controllers, job, node
 from wattloop.cli.main import main
 from wattloop.core.errors import KubernetesAway, KubernetesError
 from wattloop.fleet.kubernetes.api_client import ApiAddress, KubernetesClient
+from wattloop.schedule.driver.event_log import DriverLog
+from wattloop.schedule.driver.managed_cluster import (
+    ClusterOptions,
+    DriverSettings,
+    build_managed_cluster,
+)
+from wattloop.schedule.driver.rounds import run_loop
 from wattloop.schedule.kubernetes.driver import (
     DriverLease,
     KubernetesDriver,
@@ -22,13 +29,6 @@ from wattloop.schedule.kubernetes.driver import (
 )
 from wattloop.schedule.kubernetes.queue import KubernetesQueue, release_all
 from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.slurm.driver import run_loop
-from wattloop.schedule.slurm.event_log import DriverLog
-from wattloop.schedule.slurm.managed_cluster import (
-    ClusterOptions,
-    DriverSettings,
-    build_managed_cluster,
-)
 
 KUEUE = "kueue.x-k8s.io"
 

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.slurm_lab import SlurmLab
-from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.slurm.client import SlurmClient
-from wattloop.schedule.slurm.driver import SlurmDriver
-from wattloop.schedule.slurm.event_log import DriverLog
-from wattloop.schedule.slurm.managed_cluster import (
+from wattloop.schedule.driver.event_log import DriverLog
+from wattloop.schedule.driver.managed_cluster import (
     ClusterOptions,
     DriverSettings,
     build_managed_cluster,
 )
+from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.policies.registry import policy_from
+from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.state import DriverState
 
 __all__ = ["client_of", "driver_of", "events_of", "start_driver"]

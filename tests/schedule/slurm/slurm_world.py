@@ -2,28 +2,28 @@
 
 from typing import Any
 
+from wattloop.schedule.driver.inventory import ReleasedJob, SchedulerJob, SchedulerNode, known_nodes
+from wattloop.schedule.driver.managed_cluster import JobEstimates, ManagedCluster, shared_partitions
+from wattloop.schedule.driver.poller import Snapshot, classify_jobs
+from wattloop.schedule.driver.power import power_now
+from wattloop.schedule.driver.view import LiveView, build_view
 from wattloop.schedule.estimates.fleet_file import FleetOracle
 from wattloop.schedule.estimates.job_estimator import JobEstimator
 from wattloop.schedule.estimates.spec import OracleSpec
-from wattloop.schedule.slurm.managed_cluster import JobEstimates, ManagedCluster, shared_partitions
-from wattloop.schedule.slurm.nodes import SlurmNode, known_nodes
-from wattloop.schedule.slurm.poller import Snapshot, classify_jobs
-from wattloop.schedule.slurm.power import power_now
-from wattloop.schedule.slurm.squeue import SlurmJob
-from wattloop.schedule.slurm.state import ReleasedJob
-from wattloop.schedule.slurm.view import SlurmView, build_view
 from wattloop.schedule.step_function import StepFunction
 
 __all__ = ["NOW_S", "job", "seen", "site", "view"]
 
 NOW_S = 1_794_770_000.0
 NODES = (
-    SlurmNode("n1", "a100", 4, ("gpu",), True),
-    SlurmNode("n2", "a100", 4, ("gpu", "other"), True),
+    SchedulerNode("n1", "a100", 4, ("gpu",), True),
+    SchedulerNode("n2", "a100", 4, ("gpu", "other"), True),
 )
 
 
-def site(budget_w: float = float("inf"), nodes: tuple[SlurmNode, ...] = NODES) -> ManagedCluster:
+def site(
+    budget_w: float = float("inf"), nodes: tuple[SchedulerNode, ...] = NODES
+) -> ManagedCluster:
     """Two nodes with 4 A100 each; GPUs only."""
     known = known_nodes(nodes, ["gpu"], count_hosts=False)
     oracle = FleetOracle.of(known.cluster, OracleSpec.model_validate("table"))
@@ -37,7 +37,7 @@ def site(budget_w: float = float("inf"), nodes: tuple[SlurmNode, ...] = NODES) -
     )
 
 
-def job(key: str, state: str = "PENDING", **facts: Any) -> SlurmJob:
+def job(key: str, state: str = "PENDING", **facts: Any) -> SchedulerJob:
     """A job of one GPU and an hour, a minute old."""
     known: dict[str, Any] = {
         "user": "ada",
@@ -50,11 +50,11 @@ def job(key: str, state: str = "PENDING", **facts: Any) -> SlurmJob:
     }
     if state == "RUNNING":
         known |= {"start_s": NOW_S - 30, "placed": (("n1", 1),)}
-    return SlurmJob(key=key, state=state, **{**known, **facts})
+    return SchedulerJob(key=key, state=state, **{**known, **facts})
 
 
 def seen(
-    place: ManagedCluster, *jobs: SlurmJob, opened: dict[str, ReleasedJob] | None = None
+    place: ManagedCluster, *jobs: SchedulerJob, opened: dict[str, ReleasedJob] | None = None
 ) -> Snapshot:
     """The jobs as a driver whose gate is called `gate` sorts them."""
     return classify_jobs(jobs, place, "gate", opened or {})
@@ -62,10 +62,10 @@ def seen(
 
 def view(
     place: ManagedCluster,
-    *jobs: SlurmJob,
+    *jobs: SchedulerJob,
     opened: dict[str, ReleasedJob] | None = None,
     now_s: float = NOW_S,
-) -> SlurmView:
+) -> LiveView:
     """What a policy is shown of them."""
     live = build_view(
         seen(place, *jobs, opened=opened),

@@ -14,11 +14,12 @@ import pytest
 from tests.support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.core.errors import ConfigError, SlurmError
 from wattloop.schedule.actions import Action, Preempt, Recap, Start
+from wattloop.schedule.driver.event_log import RoundReport
+from wattloop.schedule.driver.inventory import SchedulerJob
+from wattloop.schedule.driver.managed_cluster import DriverSettings
+from wattloop.schedule.driver.rounds import DriverStopped, run_loop
 from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.slurm.driver import DriverStopped, SlurmDriver, run_loop
-from wattloop.schedule.slurm.event_log import RoundReport
-from wattloop.schedule.slurm.managed_cluster import DriverSettings
-from wattloop.schedule.slurm.squeue import SlurmJob
+from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.view import ClusterView
 
 from .lab_driver import client_of, driver_of, events_of, start_driver
@@ -47,7 +48,7 @@ def _empty_queue(lab: SlurmLab) -> Iterator[None]:
         lab.run("scontrol", "delete", f"ReservationName={each.name}", check=False)
 
 
-def jobs_of(lab: SlurmLab) -> dict[str, SlurmJob]:
+def jobs_of(lab: SlurmLab) -> dict[str, SchedulerJob]:
     return {job.key: job for job in client_of(lab).jobs()}
 
 

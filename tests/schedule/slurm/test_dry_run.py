@@ -1,8 +1,8 @@
 """What a policy would have done, beside what Slurm did."""
 
 from wattloop.schedule.actions import Start
-from wattloop.schedule.slurm.dry_run import DecisionTable
-from wattloop.schedule.slurm.planner import Planner
+from wattloop.schedule.driver.planner import Planner
+from wattloop.schedule.driver.rounds import DecisionTable
 
 from .slurm_world import NOW_S, job, seen, site, view
 from .test_view import Says

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import SlurmAway, SlurmError
+from wattloop.schedule.driver.event_log import DriverLog
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.energy_annotator import EnergyAnnotator, MeasuredEnergy
-from wattloop.schedule.slurm.event_log import DriverLog
 
 from .slurm_world import NOW_S, job
 

@@ -2,17 +2,16 @@
 
 import math
 
+from wattloop.schedule.driver.inventory import ReleasedJob, SchedulerJob, Why
 from wattloop.schedule.slurm.executor import releases_within_budget, stale_releases
-from wattloop.schedule.slurm.squeue import SlurmJob
-from wattloop.schedule.slurm.state import ReleasedJob, Why
 
 
 def opened(key: str, why: Why) -> ReleasedJob:
     return ReleasedJob(key=key, user="ada", why=why, gpus=1)
 
 
-def wanted(key: str, why: Why) -> tuple[ReleasedJob, SlurmJob]:
-    return opened(key, why), SlurmJob(key=key, state="PENDING", gpus=1)
+def wanted(key: str, why: Why) -> tuple[ReleasedJob, SchedulerJob]:
+    return opened(key, why), SchedulerJob(key=key, state="PENDING", gpus=1)
 
 
 def test_starts_and_standbys_that_the_plan_lacks_are_taken_back() -> None:

@@ -13,9 +13,9 @@ from tests.fleet.delivery.served import Served, served, whole
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.delivery import deliver
 from wattloop.fleet.tokens import Role, add_token
+from wattloop.schedule.driver.event_log import DriverLog
+from wattloop.schedule.driver.power import FleetPower
 from wattloop.schedule.slurm.energy_annotator import energy_from_fleet, energy_from_store
-from wattloop.schedule.slurm.event_log import DriverLog
-from wattloop.schedule.slurm.power import FleetPower
 
 from .slurm_world import site
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.fleet.slurm_text import expand_nodes
+from wattloop.schedule.driver.managed_cluster import DriverSettings
 from wattloop.schedule.slurm.driver import SlurmDriver
-from wattloop.schedule.slurm.managed_cluster import DriverSettings
 
 from .lab_driver import client_of, driver_of, events_of
 

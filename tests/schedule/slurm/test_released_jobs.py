@@ -1,17 +1,15 @@
 """Promise: a start whose GPUs another job got first is planned anew, not waited for."""
 
 from tests.schedule.small_world import small_cluster
-from wattloop.schedule.slurm.nodes import KnownNodes
-from wattloop.schedule.slurm.squeue import SlurmJob
-from wattloop.schedule.slurm.state import ReleasedJob
-from wattloop.schedule.slurm.view import GpuSlots, split_released
+from wattloop.schedule.driver.inventory import KnownNodes, ReleasedJob, SchedulerJob
+from wattloop.schedule.driver.view import GpuSlots, split_released
 
 KNOWN = KnownNodes(small_cluster(nodes=2), ("n1", "n2"))
 
 
-def waiting(key: str) -> SlurmJob:
+def waiting(key: str) -> SchedulerJob:
     """A job that was let through and has not begun."""
-    return SlurmJob(key=key, state="PENDING", gpus=2, gpus_per_node=2)
+    return SchedulerJob(key=key, state="PENDING", gpus=2, gpus_per_node=2)
 
 
 def start(key: str, node: str) -> ReleasedJob:

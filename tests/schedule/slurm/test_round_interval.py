@@ -2,9 +2,9 @@
 
 import pytest
 
-from wattloop.schedule.slurm.driver import RoundInterval
-from wattloop.schedule.slurm.event_log import RoundReport
-from wattloop.schedule.slurm.squeue import SlurmJob
+from wattloop.schedule.driver.event_log import RoundReport
+from wattloop.schedule.driver.inventory import SchedulerJob
+from wattloop.schedule.driver.rounds import RoundInterval
 
 from .slurm_world import job
 
@@ -12,7 +12,7 @@ FULL = RoundReport(waiting=100, running=16, free_gpus=0)
 IDLE = RoundReport(waiting=0, running=3, free_gpus=13)
 
 
-def jobs(running: range, waiting: range) -> dict[str, SlurmJob]:
+def jobs(running: range, waiting: range) -> dict[str, SchedulerJob]:
     """Jobs by their numbers."""
     found = [job(str(n), "RUNNING") for n in running] + [job(str(n)) for n in waiting]
     return {each.key: each for each in found}

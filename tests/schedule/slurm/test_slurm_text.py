@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from wattloop.core.errors import SlurmError
 from wattloop.fleet.slurm_text import expand_nodes, format_notes, parse_notes
-from wattloop.schedule.slurm.client import reservations_from, update_command
-from wattloop.schedule.slurm.nodes import nodes_from
+from wattloop.schedule.slurm.client import nodes_from, reservations_from, update_command
 from wattloop.schedule.slurm.squeue import parse_gpus
 
 

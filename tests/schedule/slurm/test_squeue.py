@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattloop.core.errors import SlurmError
-from wattloop.schedule.slurm.squeue import COLUMNS, JobLister, SlurmJob
+from wattloop.schedule.driver.inventory import SchedulerJob
+from wattloop.schedule.slurm.squeue import COLUMNS, JobLister
 
 
-def read_jobs(text: bytes) -> list[SlurmJob]:
+def read_jobs(text: bytes) -> list[SchedulerJob]:
     """The jobs of a squeue that prints this."""
     return JobLister(lambda *command: text).jobs()
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.slurm.event_log import DriverLog
+from wattloop.schedule.driver.event_log import DriverLog
+from wattloop.schedule.driver.inventory import ReleasedJob
+from wattloop.schedule.driver.managed_cluster import DriverSettings
 from wattloop.schedule.slurm.executor import BackOff
-from wattloop.schedule.slurm.managed_cluster import DriverSettings
-from wattloop.schedule.slurm.state import DriverState, ReleasedJob
+from wattloop.schedule.slurm.state import DriverState
 
 
 def test_what_was_asked_for_is_there_after_a_restart(tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Preempt, Recap, Start, Wake
+from wattloop.schedule.driver.inventory import ReleasedJob, SchedulerNode, known_nodes
+from wattloop.schedule.driver.planner import Planner, plan_round
+from wattloop.schedule.driver.power import NodePower, power_now, readings_from
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.registry import POLICIES, policy_from
 from wattloop.schedule.slurm.executor import planned_release, release_fields
-from wattloop.schedule.slurm.nodes import SlurmNode, known_nodes
-from wattloop.schedule.slurm.planner import Planner, plan_round
-from wattloop.schedule.slurm.power import NodePower, power_now, readings_from
-from wattloop.schedule.slurm.state import ReleasedJob
 
 from .slurm_world import NOW_S, job, seen, site, view
 
@@ -218,13 +217,13 @@ def test_a_start_is_one_command_and_can_be_undone() -> None:
 def test_nodes_become_a_cluster() -> None:
     """Types by the hardware table; what is unknown is left out with the reason."""
     nodes = (
-        SlurmNode("n1", "a100", 4, ("gpu",), True),
-        SlurmNode("n2", "v100", 2, ("gpu",), True),
-        SlurmNode("n3", "warp9", 2, ("gpu",), True),
-        SlurmNode("n4", "", 2, ("gpu",), True),
-        SlurmNode("n5", "", 0, ("gpu",), True),
-        SlurmNode("n6", "a100", 4, ("gpu",), True),
-        SlurmNode("n7", "a100", 4, ("cpu",), True),
+        SchedulerNode("n1", "a100", 4, ("gpu",), True),
+        SchedulerNode("n2", "v100", 2, ("gpu",), True),
+        SchedulerNode("n3", "warp9", 2, ("gpu",), True),
+        SchedulerNode("n4", "", 2, ("gpu",), True),
+        SchedulerNode("n5", "", 0, ("gpu",), True),
+        SchedulerNode("n6", "a100", 4, ("gpu",), True),
+        SchedulerNode("n7", "a100", 4, ("cpu",), True),
     )
     found = known_nodes(nodes, ["gpu"])
     assert found.names == ("n1", "n6", "n2")

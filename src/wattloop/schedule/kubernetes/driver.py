@@ -1,4 +1,4 @@
-"""Kubernetes driver and observer: the rounds of the Slurm driver, on Jobs and Workloads."""
+"""Kubernetes driver and observer: rounds on Jobs and Workloads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ from typing import Any
 
 from wattloop.core.errors import KubernetesAway, KubernetesError
 from wattloop.fleet.kubernetes.api_client import Json, KubernetesClient, segment
+from wattloop.schedule.driver.event_log import DriverLog, RoundReport
+from wattloop.schedule.driver.inventory import SchedulerJob
+from wattloop.schedule.driver.managed_cluster import DriverSettings, ManagedCluster
+from wattloop.schedule.driver.planner import PlannedStart, RoundPlan
+from wattloop.schedule.driver.poller import Rebuild, Snapshot
+from wattloop.schedule.driver.power import Readings, no_readings
+from wattloop.schedule.driver.rounds import RoundObserver, RoundRunner
+from wattloop.schedule.driver.view import LiveView
 from wattloop.schedule.kubernetes.queue import (
     PARTITION,
     KubernetesQueue,
@@ -19,15 +27,6 @@ from wattloop.schedule.kubernetes.queue import (
     suspend_patch,
 )
 from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.slurm.driver import RoundRunner
-from wattloop.schedule.slurm.dry_run import SlurmObserver
-from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
-from wattloop.schedule.slurm.managed_cluster import DriverSettings, ManagedCluster
-from wattloop.schedule.slurm.planner import PlannedStart, RoundPlan
-from wattloop.schedule.slurm.poller import Rebuild, Snapshot
-from wattloop.schedule.slurm.power import Readings, no_readings
-from wattloop.schedule.slurm.squeue import SlurmJob
-from wattloop.schedule.slurm.view import SlurmView
 
 LEASE = "wattloop-driver"
 
@@ -144,7 +143,7 @@ class KubernetesDriver(RoundRunner):
             queue, site, policy, log=log, settings=settings, readings=readings, rebuild=rebuild
         )
         self.queue, self.lease = queue, lease
-        self._running: dict[str, SlurmJob] = {}
+        self._running: dict[str, SchedulerJob] = {}
         self._used_gpu_s: dict[str, float] = {}
         self._use_gpu_s = self._used_gpu_s
 
@@ -205,7 +204,7 @@ class KubernetesDriver(RoundRunner):
         # a Job that was not suspended when it was submitted has never waited for a policy
         self.snapshot.unreleased.clear()
 
-    def _execute(self, plan: RoundPlan, live: SlurmView, report: RoundReport) -> None:
+    def _execute(self, plan: RoundPlan, live: LiveView, report: RoundReport) -> None:
         for refusal in plan.refusals:
             self.log.add("refused", refusal)
         for number in plan.preempts:
@@ -221,7 +220,7 @@ class KubernetesDriver(RoundRunner):
                 report.starts.append(job.key)
                 self.log.add("start", job=job.key, user=job.user, gpus=job.gpus)
 
-    def _release(self, job: SlurmJob, cap_w: float | None, product: str) -> bool:
+    def _release(self, job: SchedulerJob, cap_w: float | None, product: str) -> bool:
         queued, why = self.queue.objects[job.key], f"{self.policy.name}: its GPUs are free"
         path, patch = release_patch(queued, why, cap_w=cap_w, product=product)
         if self._patch(job, path, patch):
@@ -230,7 +229,7 @@ class KubernetesDriver(RoundRunner):
         # its template may not change any more: better without a cap than never
         return patch.get("spec") != plain_patch.get("spec") and self._patch(job, path, plain_patch)
 
-    def _patch(self, job: SlurmJob, path: str, patch: Json) -> bool:
+    def _patch(self, job: SchedulerJob, path: str, patch: Json) -> bool:
         try:
             self.queue.client.patch(path, patch)
         except KubernetesAway:
@@ -244,7 +243,7 @@ class KubernetesDriver(RoundRunner):
         return True
 
 
-class KubernetesObserver(SlurmObserver):
+class KubernetesObserver(RoundObserver):
     """Observer that asks a policy each round and changes nothing in Kubernetes.
 
     Attributes:
@@ -257,7 +256,7 @@ class KubernetesObserver(SlurmObserver):
         super().__init__(queue, *args, **options)
         self.queue = queue
 
-    def _execute(self, plan: RoundPlan, live: SlurmView, report: RoundReport) -> None:
+    def _execute(self, plan: RoundPlan, live: LiveView, report: RoundReport) -> None:
         commands: list[tuple[str, ...]] = []
         for number in plan.preempts:
             job = live.jobs[number]
@@ -281,7 +280,7 @@ class KubernetesObserver(SlurmObserver):
 
 
 def start_choice(
-    driver: KubernetesDriver | KubernetesObserver, live: SlurmView, start: PlannedStart
+    driver: KubernetesDriver | KubernetesObserver, live: LiveView, start: PlannedStart
 ) -> tuple[float | None, str]:
     """Return the cap that the policy chose, and the product of its GPUs where there are several.
 
@@ -295,7 +294,7 @@ def start_choice(
     return cap_w, driver.queue.products.get(node, "")
 
 
-def _command(job: SlurmJob, patch: Json) -> tuple[str, ...]:
+def _command(job: SchedulerJob, patch: Json) -> tuple[str, ...]:
     kind, namespace, name = job.key.split("/", 2)
     words = ("kubectl", "-n", namespace, "patch", kind.lower(), name, "--type", "merge")
     return (*words, "-p", json.dumps(patch))

@@ -12,9 +12,7 @@ from wattloop.core.errors import KubernetesError
 from wattloop.core.text import plain
 from wattloop.fleet.kubernetes.api_client import Json, KubernetesClient, segment
 from wattloop.fleet.kubernetes.pods import CAP
-from wattloop.schedule.slurm.nodes import SlurmNode
-from wattloop.schedule.slurm.squeue import SlurmJob
-from wattloop.schedule.slurm.state import ReleasedJob
+from wattloop.schedule.driver.inventory import ReleasedJob, SchedulerJob, SchedulerNode
 
 # A Job is managed when it has the label; the user submits it suspended. What the driver did is
 # written on the object itself, so that the next driver, and `wattloop k8s release`, know it
@@ -66,7 +64,7 @@ class KubernetesQueue:
     def total_calls(self) -> int:
         return self.client.total_calls
 
-    def nodes(self) -> list[SlurmNode]:
+    def nodes(self) -> list[SchedulerNode]:
         items, _ = self.client.list("/api/v1/nodes")
         found = []
         for item in items:
@@ -81,10 +79,10 @@ class KubernetesQueue:
             is_up = is_ready and _get(item, "spec", "unschedulable") is not True
             gpus = _gpus(_get(item, "status", "allocatable"))
             if gpus:
-                found.append(SlurmNode(name, product.lower(), gpus, (PARTITION,), is_up))
+                found.append(SchedulerNode(name, product.lower(), gpus, (PARTITION,), is_up))
         return found
 
-    def jobs(self) -> list[SlurmJob]:
+    def jobs(self) -> list[SchedulerJob]:
         """Return managed Jobs and Workloads, and whatever else has GPUs."""
         placed = self._placed()
         self.objects = {}
@@ -95,7 +93,7 @@ class KubernetesQueue:
             key = "/".join(owner)
             gpus = sum(nodes.values())
             found.append(
-                SlurmJob(
+                SchedulerJob(
                     key=f"Pod/{key}",
                     state="RUNNING",
                     user=owner[0],
@@ -164,7 +162,7 @@ class KubernetesQueue:
 
     def _job(
         self, item: Json, placed: dict[tuple[str, str, str], dict[str, int]]
-    ) -> SlurmJob | None:
+    ) -> SchedulerJob | None:
         namespace, name = _get(item, "metadata", "namespace"), _get(item, "metadata", "name")
         if not isinstance(namespace, str) or not isinstance(name, str):
             return None
@@ -176,7 +174,7 @@ class KubernetesQueue:
         path = f"/apis/batch/v1/namespaces/{segment(namespace)}/jobs/{segment(name)}"
         return self._entered(f"Job/{namespace}/{name}", QueuedObject(item, path), nodes)
 
-    def _workloads(self, placed: dict[tuple[str, str, str], dict[str, int]]) -> list[SlurmJob]:
+    def _workloads(self, placed: dict[tuple[str, str, str], dict[str, int]]) -> list[SchedulerJob]:
         names = {str(_get(one, "metadata", "name")) for one in self.checks()}
         if not names:
             return []
@@ -200,7 +198,7 @@ class KubernetesQueue:
             found.append(self._entered(f"Workload/{namespace}/{name}", queued, nodes))
         return found
 
-    def _entered(self, key: str, queued: QueuedObject, nodes: Mapping[str, int]) -> SlurmJob:
+    def _entered(self, key: str, queued: QueuedObject, nodes: Mapping[str, int]) -> SchedulerJob:
         item = queued.item
         self.objects[key] = queued
         about, notes = item["metadata"], _get(item, "metadata", "annotations") or {}
@@ -209,7 +207,7 @@ class KubernetesQueue:
         limit = _get(item, "spec", "activeDeadlineSeconds")
         comment = notes.get(DESCRIBED)
         started_s = seconds(_get(item, "status", "startTime")) or seconds(notes.get(RELEASED))
-        return SlurmJob(
+        return SchedulerJob(
             key=key,
             state="RUNNING" if nodes else "PENDING",
             user=plain(about["namespace"]),

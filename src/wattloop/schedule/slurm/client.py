@@ -7,11 +7,11 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError, SlurmAway, SlurmError
-from wattloop.schedule.slurm.nodes import SlurmNode, nodes_from
-from wattloop.schedule.slurm.squeue import JobLister, SlurmJob
+from wattloop.schedule.driver.inventory import SchedulerJob, SchedulerNode
+from wattloop.schedule.slurm.squeue import JobLister, parse_gpus
 
 AWAY = (
     "Unable to contact slurm controller",
@@ -76,11 +76,11 @@ class SlurmClient:
 
     # -- queries ---------------------------------------------------------------------------
 
-    def jobs(self) -> list[SlurmJob]:
+    def jobs(self) -> list[SchedulerJob]:
         """Return all jobs that wait or have an allocation."""
         return self._lister.jobs()
 
-    def nodes(self) -> list[SlurmNode]:
+    def nodes(self) -> list[SchedulerNode]:
         command = ("sinfo", "--all", "--json")
         try:
             data = json.loads(self.text(*command))
@@ -214,3 +214,52 @@ def _words(fields: Mapping[str, str]) -> list[str]:
         if "\n" in value or "\0" in value:
             raise SlurmError(f"Slurm: {name} would have a line break in it")
     return [f"{name}={value}" for name, value in fields.items()]
+
+
+# Fields of Slurm's JSON; a field of the wrong type becomes the default. Slurm 22.05 writes one
+# word where later versions write a list.
+
+LONGEST_FIELD = 10_000
+"""Longest text that is read from a field."""
+
+
+def _text_of(data: Mapping[str, Any], name: str) -> str:
+    """Return a text field; empty when it is missing or not a text."""
+    value = data.get(name)
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        value = value[0]
+    return value[:LONGEST_FIELD] if isinstance(value, str) else ""
+
+
+def _list_of(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Return a field that is a list of words or a single word."""
+    value = data.get(name)
+    if isinstance(value, str):
+        return (value,)
+    return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()
+
+
+NODE_AWAY = (
+    "DOWN", "DRAIN", "DRAINED", "FAIL", "FAILING", "MAINTENANCE", "MAINT", "NOT_RESPONDING",
+    "POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "REBOOT", "REBOOT_ISSUED", "UNKNOWN", "FUTURE",
+)  # fmt: skip
+
+
+def nodes_from(data: Any) -> list[SchedulerNode]:
+    """Parse the nodes in the output of `sinfo --json`."""
+    listed = data.get("nodes") if isinstance(data, Mapping) else None
+    if not isinstance(listed, list):
+        raise SlurmError("Slurm: 'sinfo --json' gave no list of nodes")
+    return [_node(each) for each in listed if isinstance(each, Mapping) and _text_of(each, "name")]
+
+
+def _node(data: Mapping[str, Any]) -> SchedulerNode:
+    gpus = parse_gpus(_text_of(data, "gres"))
+    states = {word.upper() for word in (*_list_of(data, "state"), *_list_of(data, "state_flags"))}
+    return SchedulerNode(
+        _text_of(data, "name"),
+        gpus.type_name,
+        gpus.number,
+        _list_of(data, "partitions"),
+        not states & set(NODE_AWAY),
+    )

@@ -1,27 +1,31 @@
 """Slurm driver: rounds of poll, reconcile, plan and execute, and the loop that runs them."""
 
 import math
-import threading
 import time
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
-from wattloop.core.errors import ClusterError, SlurmAway, SlurmError, WattloopError
+from wattloop.core.errors import SlurmAway, SlurmError
+from wattloop.fleet.slurm_text import format_notes
+from wattloop.schedule.driver.event_log import DriverLog, RoundReport
+from wattloop.schedule.driver.inventory import SchedulerJob
+from wattloop.schedule.driver.managed_cluster import DriverSettings, ManagedCluster
+from wattloop.schedule.driver.planner import RoundPlan
+from wattloop.schedule.driver.poller import Rebuild, Snapshot
+from wattloop.schedule.driver.power import Readings, no_readings
+from wattloop.schedule.driver.rounds import RoundObserver, RoundRunner
+from wattloop.schedule.driver.view import LiveView
 from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.slurm.client import SlurmClient
-from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
-from wattloop.schedule.slurm.executor import BackOff, JobControl, PlanExecutor
-from wattloop.schedule.slurm.managed_cluster import DriverSettings, ManagedCluster
-from wattloop.schedule.slurm.planner import RoundPlan, plan_round
-from wattloop.schedule.slurm.poller import QueueClient, Rebuild, SlurmPoller, Snapshot
-from wattloop.schedule.slurm.power import Readings, no_readings, power_now
+from wattloop.schedule.slurm.client import SlurmClient, update_command
+from wattloop.schedule.slurm.executor import (
+    BackOff,
+    JobControl,
+    PlanExecutor,
+    planned_release,
+    release_fields,
+)
 from wattloop.schedule.slurm.reservation_gate import ReservationGate
-from wattloop.schedule.slurm.squeue import SlurmJob
-from wattloop.schedule.slurm.state import DriverState, ReleasedJob
-from wattloop.schedule.slurm.view import SlurmView, build_view
+from wattloop.schedule.slurm.state import DriverState
 
 
 class Reconciler:
@@ -41,7 +45,7 @@ class Reconciler:
     ) -> None:
         self._state, self._log, self._control = state, log, control
         self._backoff, self._patience_s = backoff, patience_s
-        self._running: dict[str, SlurmJob] = {}
+        self._running: dict[str, SchedulerJob] = {}
 
     def reconcile(
         self, snapshot: Snapshot, site: ManagedCluster, gated_s: float, now_s: float
@@ -82,7 +86,7 @@ class Reconciler:
                 self._control.restore([key], snapshot.by_key)
                 snapshot.coming[:] = [other for other in snapshot.coming if other.key != key]
 
-    def _count_usage(self, running: Iterable[SlurmJob], now_s: float) -> list[SlurmJob]:
+    def _count_usage(self, running: Iterable[SchedulerJob], now_s: float) -> list[SchedulerJob]:
         """Add the GPU seconds of finished jobs to their users' usage; return the new jobs."""
         now, usage_s = {job.key: job for job in running}, self._state.use_gpu_s
         for key, was in self._running.items():
@@ -92,139 +96,6 @@ class Reconciler:
         new = [job for key, job in now.items() if key not in self._running]
         self._running = now
         return new
-
-
-T = TypeVar("T")
-HASTE = 5.0
-"""Most rounds per configured interval."""
-CHANGES_OVER_S = 5.0
-SHARE = 1 / 3
-"""Share of the time that rounds may take while jobs arrive and finish."""
-IDLE_SHARE = 0.1
-"""Share of the time that rounds may take while no job waits and GPUs are free."""
-LONGEST_WAIT_S = 15.0
-GIVE_UP_RESTORING_S = 30.0
-MOST_REFUSALS = 5
-
-
-class RoundRunner(ABC):
-    """Rounds of a policy on a cluster: base of the drivers and of the observers.
-
-    Args:
-        readings: measured power of nodes, by node number.
-        rebuild: rebuilds the managed cluster when nodes have changed; None continues with `site`.
-    """
-
-    scheduler = "Slurm"
-
-    def __init__(
-        self,
-        client: QueueClient,
-        site: ManagedCluster,
-        policy: Policy,
-        *,
-        log: DriverLog,
-        settings: DriverSettings,
-        readings: Readings = no_readings,
-        rebuild: Rebuild | None = None,
-    ) -> None:
-        self.client, self.policy = client, policy
-        self.log, self.settings = log, settings
-        site.estimates.on_refusal = log.add_refusal
-        self.poller = SlurmPoller(client, site, settings.nodes_every_s, rebuild)
-        self.snapshot = Snapshot()
-        self.faults = 0
-        self._readings = readings
-        self._released: Mapping[str, ReleasedJob] = {}
-        self._use_gpu_s: Mapping[str, float] = {}
-        self._standby_s: float | None = None
-
-    @property
-    def site(self) -> ManagedCluster:
-        return self.poller.site
-
-    def begin(self) -> None:
-        """Prepare the first round."""
-
-    def restore(self) -> None:
-        """Restore the cluster after the last round."""
-
-    def round(self) -> RoundReport:
-        """Poll, reconcile, plan and execute once."""
-        report, calls = RoundReport(), self.client.total_calls
-        begun_s = time.perf_counter()
-        self.snapshot = self._poll()
-        report.at_s = self._now_s()
-        self._reconcile(report.at_s)
-        report.read_s = time.perf_counter() - begun_s
-        live = self._view(report)
-        plan = self._plan(live, report)
-        begun_s = time.perf_counter()
-        if plan is not None:
-            self._execute(plan, live, report)
-        report.carry_s = time.perf_counter() - begun_s
-        report.calls = self.client.total_calls - calls
-        return report
-
-    def _now_s(self) -> float:
-        """Return the time on slurmctld's clock, seconds since 1970."""
-        return time.time()
-
-    @abstractmethod
-    def _poll(self) -> Snapshot:
-        """Read the queue, and nodes that have changed."""
-
-    @abstractmethod
-    def _reconcile(self, now_s: float) -> None:
-        """Compare the snapshot with what earlier rounds did."""
-
-    @abstractmethod
-    def _execute(self, plan: RoundPlan, live: SlurmView, report: RoundReport) -> None:
-        """Carry out the plan, and enter what was done into the report."""
-
-    def _set_aside(self, now_s: float) -> Mapping[str, float]:
-        """Return jobs that are not offered to the policy, with the end of that."""
-        del now_s
-        return {}
-
-    def _view(self, report: RoundReport) -> SlurmView:
-        """Build the view for the policy and enter its figures into the report."""
-        begun_s = time.perf_counter()
-        live = build_view(
-            self.snapshot,
-            self.site,
-            is_up=self.poller.is_up,
-            released=self._released,
-            use_gpu_s=self._use_gpu_s,
-            now_s=report.at_s,
-            set_aside=self._set_aside(report.at_s),
-        )
-        power = power_now(live, self._readings(self.site.known))
-        report.power_w, report.measured_nodes = power.watts, power.measured_nodes
-        report.budget_w = self.site.budget_w.at(report.at_s)
-        live.view.power_w = power.under(report.budget_w)
-        report.waiting, report.running = len(live.view.queue), len(self.snapshot.running)
-        report.coming, report.free_gpus = len(self.snapshot.coming), live.view.free.total
-        report.view_s = time.perf_counter() - begun_s
-        return live
-
-    def _plan(self, live: SlurmView, report: RoundReport) -> RoundPlan | None:
-        """Ask the policy; None when it fails."""
-        begun_s = time.perf_counter()
-        try:
-            plan = plan_round(live, self.site, self.policy, self._standby_s)
-        except Exception as error:  # noqa: BLE001 - an error of a policy must not stop the driver
-            self.faults += 1
-            report.fault = f"{type(error).__name__}: {error}"
-            message = f"policy {self.policy.name}: {report.fault}; this round does nothing"
-            self.log.add("fault", message)
-            return None
-        finally:
-            report.policy_s = time.perf_counter() - begun_s
-        self.faults = 0
-        report.refusals = plan.refusals
-        report.short_of_power, report.wake_s = plan.short_of_power, plan.wake_s
-        return plan
 
 
 class SlurmDriver(RoundRunner):
@@ -336,7 +207,7 @@ class SlurmDriver(RoundRunner):
         self._reconciler.reconcile(self.snapshot, self.site, self._gated_s, now_s)
         self._control.clear_start_delays(self.snapshot.by_key)
 
-    def _execute(self, plan: RoundPlan, live: SlurmView, report: RoundReport) -> None:
+    def _execute(self, plan: RoundPlan, live: LiveView, report: RoundReport) -> None:
         for refusal in plan.refusals:
             self.log.add("refused", refusal)
         self._executor.execute(plan, live, self.snapshot, self.site, report)
@@ -354,125 +225,37 @@ class SlurmDriver(RoundRunner):
         return {**self._backoff.until_s, **dict.fromkeys(self._unpredicted_s, math.inf)}
 
 
-class RoundInterval:
-    """Adaptive interval between rounds.
-
-    The configured interval applies while nothing happens. While jobs arrive, start and finish, the
-    interval follows their rate, because a GPU freed by a one-second job would otherwise idle as
-    long as that job ran. With free GPUs and an empty queue a round is cheap, and a newly submitted
-    job would wait for it.
-    """
-
-    def __init__(self, longest_s: float) -> None:
-        self._longest_s = longest_s
-        self._seen: dict[str, bool] | None = None
-        self._changes: deque[tuple[float, int]] = deque()
-
-    def count_changes(self, jobs: Mapping[str, SlurmJob], now_s: float) -> None:
-        """Count the changes since the last call; `now_s` is monotonic time."""
-        seen = {key: job.has_machines for key, job in jobs.items()}
-        if self._seen is not None:
-            # Jobs that arrived, started or left the queue.
-            changed = len(seen.items() ^ self._seen.items())
-            changed -= sum(key in seen and seen[key] != had for key, had in self._seen.items())
-            self._changes.append((now_s, changed))
-        self._seen = seen
-        while self._changes and self._changes[0][0] < now_s - CHANGES_OVER_S:
-            self._changes.popleft()
-
-    def every_s(self, report: RoundReport, took_s: float) -> float:
-        """Return the time from the start of the last round, which took `took_s`, to the next."""
-        changes = sum(count for _, count in self._changes)
-        wanted_s = CHANGES_OVER_S / changes if changes else self._longest_s
-        least_s = took_s / SHARE
-        if not report.waiting and not report.coming and report.free_gpus:
-            idle_s = max(self._longest_s / HASTE, took_s / IDLE_SHARE)
-            wanted_s = min(wanted_s, idle_s)
-        return min(max(wanted_s, least_s, self._longest_s / HASTE), self._longest_s)
+GATE_NAME = "wattloop_gate"
+"""Reservation name in the shown commands."""
 
 
-class DriverStopped(WattloopError):
-    """Error raised when the driver stops by itself; the message gives the reason."""
+class SlurmObserver(RoundObserver):
+    """Observer that asks a policy each round and changes nothing in Slurm."""
 
-
-def run_loop(
-    driver: RoundRunner,
-    stop: threading.Event,
-    *,
-    rounds: int | None = None,
-    on_round: Callable[[RoundReport], None] = lambda report: None,
-) -> None:
-    """Run rounds until stopped, then restore all released jobs that have not started.
-
-    Raises:
-        DriverStopped: the policy failed too often.
-        ClusterError: the scheduler refuses the setup.
-    """
-    _retry(driver, stop, driver.begin)
-    try:
-        done, interval = 0, RoundInterval(driver.settings.interval_s)
-        while not stop.is_set() and (rounds is None or done < rounds):
-            begun_s = time.monotonic()
-            report = _retry(driver, stop, driver.round, MOST_REFUSALS)
-            if report is None:
-                break
-            done += 1
-            on_round(report)
-            if driver.faults >= driver.settings.most_faults:
-                raise DriverStopped(
-                    f"policy {driver.policy.name} failed {driver.faults} times in a row "
-                    f"({report.fault}); the driver has stopped and "
-                    f"{driver.scheduler} schedules by itself again"
+    def _execute(self, plan: RoundPlan, live: LiveView, report: RoundReport) -> None:
+        commands: list[tuple[str, ...]] = []
+        for number in plan.preempts:
+            job = live.jobs[number]
+            report.preempts.append(job.key)
+            commands.append(("scontrol", "requeue", job.key))
+            self.log.add("would-preempt", job=job.key, user=job.user)
+        for start in plan.starts:
+            job = live.jobs[start.job]
+            release = planned_release(
+                live, self.site, start, "start", before=None, sets_caps=self.policy.sets_caps
+            )
+            report.starts.append(job.key)
+            fields = release_fields(release, job, GATE_NAME, None)
+            commands.append(update_command(job.key, fields))
+            if self.table.add(live, start):
+                nodes = ",".join(release.nodes)
+                self.log.add(
+                    "would-start", job=job.key, user=job.user, nodes=nodes, gpus=release.gpus
                 )
-            interval.count_changes(driver.snapshot.by_key, begun_s)
-            took_s = time.monotonic() - begun_s
-            wait_s = interval.every_s(report, took_s) - took_s
-            wait_s = min(wait_s, report.wake_s - time.time())
-            stop.wait(max(wait_s, 0.02))
-    finally:
-        _restore(driver)
-
-
-def _retry(
-    driver: RoundRunner, stop: threading.Event, do: Callable[[], T], refusals: int = 0
-) -> T | None:
-    """Call `do` as soon as the scheduler answers; None when stopped before.
-
-    The error is raised after more than `refusals` refusals.
-    """
-    wait_s, is_away, refused = driver.settings.interval_s, False, 0
-    while not stop.is_set():
-        try:
-            found = do()
-        except ClusterError as error:
-            refused += not error.is_away
-            if refused > refusals:
-                raise
-            if not is_away:
-                driver.log.add("away", f"{error}; waiting")
-                is_away = True
-            stop.wait(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
-            continue
-        if is_away:
-            driver.log.add("back", f"{driver.scheduler} answers again")
-        return found
-    return None
-
-
-def _restore(driver: RoundRunner) -> None:
-    """Restore the cluster. If it does not answer, its reservation or lease expires by itself."""
-    give_up_s = time.monotonic() + GIVE_UP_RESTORING_S
-    while True:
-        try:
-            driver.restore()
-        except ClusterError as error:
-            if time.monotonic() < give_up_s and error.is_away:
-                time.sleep(1.0)
-                continue
-            lease_s = driver.settings.lease_s
-            message = f"not all jobs restored: {error}"
-            driver.log.add("warning", f"{message}; they are within {lease_s:g} s")
-        else:
-            driver.log.add("stopped", f"{driver.scheduler} schedules by itself again")
-        return
+        for number, option in plan.recaps:
+            job = live.jobs[number]
+            cap_w = round(float(live.view.queue.options(number).cap_w[option]), 1)
+            report.recaps.append(job.key)
+            text = format_notes(job.admin_comment, {"cap_w": cap_w})
+            commands.append(update_command(job.key, {"AdminComment": text}))
+        self.commands = commands

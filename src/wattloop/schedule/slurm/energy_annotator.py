@@ -12,9 +12,9 @@ from wattloop.core.errors import RunNotFound, SlurmAway, SlurmError, StoreError
 from wattloop.core.process import BackgroundThread
 from wattloop.fleet.delivery.client import fetch_json
 from wattloop.fleet.slurm_text import format_notes
+from wattloop.schedule.driver.event_log import DriverLog
+from wattloop.schedule.driver.inventory import SchedulerJob
 from wattloop.schedule.slurm.client import SlurmClient
-from wattloop.schedule.slurm.event_log import DriverLog
-from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.store.database import Store
 from wattloop.store.job_queries import job_with_runs
 
@@ -54,12 +54,12 @@ class EnergyAnnotator(BackgroundThread):
     ) -> None:
         super().__init__("annotating", patience_s=GOODBYE_S)
         self._client, self._energy_of, self._log = client, energy_of, log
-        self._running: dict[str, SlurmJob] = {}
-        self._ended: dict[str, tuple[SlurmJob, float]] = {}
+        self._running: dict[str, SchedulerJob] = {}
+        self._ended: dict[str, tuple[SchedulerJob, float]] = {}
         self._guard = threading.Lock()
         self.may_write = True
 
-    def update(self, jobs: Mapping[str, SlurmJob], now_s: float) -> None:
+    def update(self, jobs: Mapping[str, SchedulerJob], now_s: float) -> None:
         """Queue the jobs that have finished since the last call."""
         running = {key: job for key, job in jobs.items() if job.has_machines}
         with self._guard:
@@ -88,7 +88,7 @@ class EnergyAnnotator(BackgroundThread):
         while not self._stop.wait(EVERY_S):
             self.write(time.time())
 
-    def _annotate(self, job: SlurmJob, found: MeasuredEnergy) -> None:
+    def _annotate(self, job: SchedulerJob, found: MeasuredEnergy) -> None:
         notes: dict[str, Any] = {
             "energy_j": round(found.energy_j, 1),
             "gpu_j": None if found.gpu_j is None else round(found.gpu_j, 1),

@@ -8,16 +8,16 @@ from typing import Any
 
 from wattloop.core.errors import SlurmAway, SlurmError
 from wattloop.fleet.slurm_text import format_notes
+from wattloop.schedule.driver.event_log import DriverLog, RoundReport
+from wattloop.schedule.driver.inventory import ReleasedJob, SchedulerJob, Why
+from wattloop.schedule.driver.managed_cluster import ManagedCluster
+from wattloop.schedule.driver.planner import PlannedStart, RoundPlan
+from wattloop.schedule.driver.poller import Snapshot
+from wattloop.schedule.driver.view import LiveView
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.slurm.client import SlurmClient
-from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
-from wattloop.schedule.slurm.managed_cluster import ManagedCluster
-from wattloop.schedule.slurm.planner import PlannedStart, RoundPlan
-from wattloop.schedule.slurm.poller import Snapshot
 from wattloop.schedule.slurm.reservation_gate import ReservationGate
-from wattloop.schedule.slurm.squeue import SlurmJob
-from wattloop.schedule.slurm.state import DriverState, ReleasedJob, Why
-from wattloop.schedule.slurm.view import SlurmView
+from wattloop.schedule.slurm.state import DriverState
 
 FIRST_S = 30.0
 MOST_S = 600.0
@@ -26,7 +26,7 @@ SOON = "now+3seconds"
 
 Slurm's own delay is two minutes. A start in the second in which Slurm revokes the old start on a
 node would be revoked with it."""
-Release = tuple[ReleasedJob, SlurmJob]
+Release = tuple[ReleasedJob, SchedulerJob]
 
 
 class PlanExecutor:
@@ -54,7 +54,7 @@ class PlanExecutor:
     def execute(
         self,
         plan: RoundPlan,
-        live: SlurmView,
+        live: LiveView,
         snapshot: Snapshot,
         site: ManagedCluster,
         report: RoundReport,
@@ -98,7 +98,7 @@ class PlanExecutor:
         report.starts = [each.key for each, _ in wanted if each.why == "start"]
         report.standby = [each.key for each, _ in wanted if each.why == "standby"]
 
-    def _planned(self, plan: RoundPlan, live: SlurmView, site: ManagedCluster) -> list[Release]:
+    def _planned(self, plan: RoundPlan, live: LiveView, site: ManagedCluster) -> list[Release]:
         """Return the plan's starts and standbys. A job just requeued starts in the next round."""
         starts: list[tuple[Why, PlannedStart]] = [
             *(("start", each) for each in plan.starts),
@@ -122,7 +122,7 @@ class PlanExecutor:
 
 
 def planned_release(
-    live: SlurmView,
+    live: LiveView,
     site: ManagedCluster,
     start: PlannedStart,
     why: Why,
@@ -235,7 +235,7 @@ class JobControl:
             self.restore(refused, {job.key: job for _, job in wanted})
         return refused
 
-    def restore(self, keys: Iterable[str], jobs: Mapping[str, SlurmJob]) -> None:
+    def restore(self, keys: Iterable[str], jobs: Mapping[str, SchedulerJob]) -> None:
         """Restore released jobs that have not started."""
         for key in list(keys):
             job, released = jobs.get(key), self._state.released.get(key)
@@ -250,7 +250,7 @@ class JobControl:
             self._state.released.pop(key, None)
         self._state.save()
 
-    def preempt(self, job: SlurmJob) -> bool:
+    def preempt(self, job: SchedulerJob) -> bool:
         """Requeue a running job. Slurm alone would delay its next start by two minutes."""
         self._state.preempting[job.key] = job.submit_s
         self._state.save()
@@ -265,7 +265,7 @@ class JobControl:
         self._log.add("preempt", job=job.key, user=job.user)
         return True
 
-    def clear_start_delays(self, jobs: Mapping[str, SlurmJob]) -> None:
+    def clear_start_delays(self, jobs: Mapping[str, SchedulerJob]) -> None:
         """Clear Slurm's start delay of preempted jobs that are back in the queue."""
         for key in list(self._state.preempting):
             job = jobs.get(key)
@@ -279,14 +279,14 @@ class JobControl:
             del self._state.preempting[key]
             self._state.save()
 
-    def nudge(self, waiting: Iterable[SlurmJob]) -> None:
+    def nudge(self, waiting: Iterable[SchedulerJob]) -> None:
         """Trigger Slurm's scheduler now, by changing a job."""
         job = next((each for each in waiting if each.key not in self._state.released), None)
         if job is not None:
             with suppress(SlurmError):  # Slurm's scheduler also runs by itself, later
                 self._client.update_job(job.key, {"ReservationName": ""})
 
-    def recap(self, job: SlurmJob, cap_w: float) -> None:
+    def recap(self, job: SchedulerJob, cap_w: float) -> None:
         """Write a new cap for a running job; the agents on its nodes apply it."""
         text = format_notes(job.admin_comment, {"cap_w": round(cap_w, 1)})
         if self._change(job.key, {"AdminComment": text}, "refused", "cap not changed"):
@@ -301,7 +301,7 @@ class JobControl:
 
 
 def release_fields(
-    wanted: ReleasedJob, job: SlurmJob, gate_name: str, before: ReleasedJob | None
+    wanted: ReleasedJob, job: SchedulerJob, gate_name: str, before: ReleasedJob | None
 ) -> dict[str, str]:
     """Return the fields to change to release a job; empty when nothing has to change."""
     fields: dict[str, str] = {}
@@ -320,7 +320,7 @@ def release_fields(
     return fields
 
 
-def restore_fields(wanted: ReleasedJob, job: SlurmJob) -> dict[str, str]:
+def restore_fields(wanted: ReleasedJob, job: SchedulerJob) -> dict[str, str]:
     """Return the fields to restore if a released job does not start."""
     fields = {}
     if wanted.nodes:
@@ -330,11 +330,11 @@ def restore_fields(wanted: ReleasedJob, job: SlurmJob) -> dict[str, str]:
     return fields
 
 
-def _gres(job: SlurmJob, gpus: int) -> str:
+def _gres(job: SchedulerJob, gpus: int) -> str:
     return f"gpu:{job.gpu_type}:{gpus}" if job.gpu_type else f"gpu:{gpus}"
 
 
-def _facts(each: ReleasedJob, job: SlurmJob) -> dict[str, Any]:
+def _facts(each: ReleasedJob, job: SchedulerJob) -> dict[str, Any]:
     facts: dict[str, Any] = {"job": each.key, "user": job.user, "gpus": each.gpus}
     if each.nodes:
         facts["nodes"] = ",".join(each.nodes)

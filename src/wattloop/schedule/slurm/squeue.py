@@ -2,88 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from wattloop.core.errors import SlurmError
 from wattloop.fleet.slurm_text import expand_nodes
-
-HAS_MACHINES = (
-    "RUNNING",
-    "COMPLETING",
-    "SUSPENDED",
-    "CONFIGURING",
-    "STOPPED",
-    "SIGNALING",
-    "STAGE_OUT",
-)
-NOT_YET = (
-    "BeginTime", "Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin",
-    "JobArrayTaskLimit", "Licenses", "BadConstraints", "PartitionDown", "PartitionInactive",
-    "PartitionTimeLimit", "PartitionNodeLimit", "AccountNotAllowed", "QOSNotAllowed",
-    "InvalidAccount", "InvalidQOS", "DeadLine", "launch failed requeued held", "Cleaning",
-)  # fmt: skip
-"""Reasons of waiting that free nodes do not remove."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmJob:
-    """Slurm job, or one task of an array. Its texts come from the user and are not trusted.
-
-    Attributes:
-        key: identifier for scontrol: `17`, or `17_3` for a task.
-        number: job number on its nodes; the number of the array while a task waits.
-        gpus, gpu_type: requested, all nodes together; the type is empty for any.
-        gpus_per_node: requested on each node; 0 if requested in another way.
-        nodes: fewest requested nodes.
-        placed: (node name, GPUs there) while it has an allocation.
-        required_nodes, features: constraints on its nodes.
-        time_limit_s: None without one.
-        submit_s, start_s: whole seconds since 1970; 0 before the event.
-    """
-
-    key: str
-    state: str
-    number: str = ""
-    reason: str = ""
-    user: str = ""
-    name: str = ""
-    account: str = ""
-    partition: str = ""
-    command: str = ""
-    comment: str = ""
-    admin_comment: str = ""
-    reservation: str = ""
-    gpus: int = 0
-    gpu_type: str = ""
-    gpus_per_node: int = 0
-    nodes: int = 1
-    placed: tuple[tuple[str, int], ...] = ()
-    required_nodes: str = ""
-    features: str = ""
-    submit_s: float = 0.0
-    start_s: float = 0.0
-    time_limit_s: float | None = None
-    deadline_s: float | None = None
-    priority: int | None = None
-    restarts: int = 0
-    may_requeue: bool = True
-    is_exclusive: bool = False
-
-    @property
-    def is_pending(self) -> bool:
-        return self.state == "PENDING"
-
-    @property
-    def is_eligible(self) -> bool:
-        """Return True if it waits for resources only, not for a time, another job or a hold."""
-        return self.is_pending and self.priority != 0 and self.reason not in NOT_YET
-
-    @property
-    def has_machines(self) -> bool:
-        """Return True while it has an allocation: starting, running or completing."""
-        return self.state in HAS_MACHINES
-
+from wattloop.schedule.driver.inventory import HAS_MACHINES, SchedulerJob
 
 ITEMS = re.compile(r"(?:[^,(]|\([^)]*\))+")
 """Parts of a text between commas outside of brackets."""
@@ -163,9 +86,9 @@ class JobLister:
 
     def __init__(self, run: Callable[..., bytes]) -> None:
         self._run = run
-        self._read: dict[bytes, list[SlurmJob]] = {}
+        self._read: dict[bytes, list[SchedulerJob]] = {}
 
-    def jobs(self) -> list[SlurmJob]:
+    def jobs(self) -> list[SchedulerJob]:
         """Return all jobs that wait or have an allocation."""
         error = SlurmError("Slurm: squeue has other columns than those asked for")
         for names in (OLD_NAMES, {}):
@@ -202,14 +125,14 @@ def _cut(record: bytes) -> dict[str, str]:
     return values
 
 
-def _jobs(row: Mapping[str, str]) -> list[SlurmJob]:
+def _jobs(row: Mapping[str, str]) -> list[SchedulerJob]:
     match = ARRAY.fullmatch(row["JobArrayID"])
     if match is not None:
         return [_job(row, f"{match[1]}_{task}") for task in _tasks(match[2])]
     return [_job(row, row["JobArrayID"])] if KEY.fullmatch(row["JobArrayID"]) else []
 
 
-def _job(row: Mapping[str, str], key: str) -> SlurmJob:
+def _job(row: Mapping[str, str], key: str) -> SchedulerJob:
     state, nodes = row["State"], max(_whole(row["NumNodes"]) or 1, 1)
     per_node, in_all = parse_gpus(row["tres-per-node"]), parse_gpus(row["tres-per-job"])
     per_task = parse_gpus(row["tres-per-task"])
@@ -217,7 +140,7 @@ def _job(row: Mapping[str, str], key: str) -> SlurmJob:
     gpus = in_all.number or per_node.number * nodes or per_task.number * tasks
     submit_s = float(_whole(row["SubmitTime"]) or 0)
     deadline_s = _whole(row["Deadline"])
-    return SlurmJob(
+    return SchedulerJob(
         key=key,
         state=state,
         number=row["JobID"],

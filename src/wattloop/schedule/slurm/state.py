@@ -5,42 +5,16 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import FileLock, atomic_write, atomic_write_json, state_folder
+from wattloop.schedule.driver.inventory import ReleasedJob
 from wattloop.schedule.slurm.reservation_gate import PREFIX
-
-Why = Literal["start", "standby", "pass", "ran"]
-"""start: its GPUs are free. standby: they may become free before the next round. pass: a job that
-the driver does not place. ran: it has started; if it returns to the queue, its changed fields are
-restored."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasedJob:
-    """Waiting job that the driver has released to start in its reservation.
-
-    Attributes:
-        nodes: requested nodes; empty leaves the choice to Slurm.
-        cap_w: power cap of each GPU written for it; None for none.
-        at_s: time of the release, seconds since 1970.
-        undo: previous values of the changed fields.
-    """
-
-    key: str
-    user: str
-    why: Why
-    nodes: tuple[str, ...] = ()
-    gpus: int = 0
-    cap_w: float | None = None
-    at_s: float = 0.0
-    undo: Mapping[str, str] = field(default_factory=dict)
-
 
 VERSION = 1
 _RELEASED = TypeAdapter(list[ReleasedJob])

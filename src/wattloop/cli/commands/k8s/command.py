@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from wattloop.cli.app import StoreOptions, Verb
-from wattloop.cli.options import Config, JsonFile, StorePlace, option
+from wattloop.cli.cluster_driver import (
+    INTERVAL,
+    ClusterDriverOptions,
+    Console,
+    readings_of,
+    stopping,
+    store_of,
+    would_have_rows,
+)
+from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import present, print_rows, say, write_json
 from wattloop.cli.stored import nothing_yet, run_filter
 from wattloop.core.errors import ConfigError
@@ -18,9 +27,9 @@ from wattloop.core.units import format_duration, format_energy
 
 if TYPE_CHECKING:
     from wattloop.fleet.kubernetes.api_client import ApiAddress
-    from wattloop.schedule.slurm.event_log import RoundReport
-    from wattloop.schedule.slurm.managed_cluster import ManagedCluster
-    from wattloop.schedule.slurm.nodes import SlurmNode
+    from wattloop.schedule.driver.event_log import RoundReport
+    from wattloop.schedule.driver.inventory import SchedulerNode
+    from wattloop.schedule.driver.managed_cluster import ManagedCluster
     from wattloop.store.runs import RunRecord
 
 app = Verb(
@@ -30,7 +39,7 @@ app = Verb(
 GROUPS = ("namespace", "owner", "pod", "container")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ApiOptions:
     """Options that name an API server; None means not given."""
 
@@ -68,50 +77,17 @@ class ApiOptions:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubernetesOptions(ApiOptions):
+@dataclass(frozen=True, kw_only=True)
+class KubernetesOptions(ApiOptions, ClusterDriverOptions):
     """Options of `k8s run`; None means not given."""
 
-    policy: Annotated[
-        str, option("--policy -p POLICY", "Such as fifo, zeus, charon; FILE.py:Class.")
-    ] = "zeus"
     drive: Annotated[
         bool, option("--drive/--observe", "Release Jobs; --observe only says what it would do.")
     ] = False
-    budget: Annotated[
-        str | None, option("--budget POWER", "Most that all nodes may draw: 4.5kW.")
-    ] = None
-    once: Annotated[bool, option("--once", "One round, then stop.")] = False
-    interval: Annotated[
-        float,
-        option(
-            "--interval -i SECONDS",
-            "Between two rounds; down to a fifth of it while jobs come and go.",
-        ),
-    ] = 5.0
+    interval: Annotated[float, INTERVAL] = 5.0
     lease: Annotated[
         float, option("--lease SECONDS", "A driver that is silent for so long counts as dead.")
     ] = 60.0
-    cluster: Annotated[
-        str | None, option("--cluster FILE", "Watts of GPUs and hosts (docs/clusters.md).")
-    ] = None
-    gpus_only: Annotated[bool, option("--gpus-only", "Count the power of GPUs, not of hosts.")] = (
-        False
-    )
-    mapping: Annotated[
-        str | None, option("--mapping FILE", "Rules that map job names to models.")
-    ] = None
-    oracle: Annotated[str, option("--oracle KIND", "'analytic' predicts, 'table' looks up.")] = (
-        "analytic"
-    )
-    fleet: Annotated[
-        str | None, option("--fleet URL", "The fleet's server: power as measured.")
-    ] = None
-    token_file: Annotated[str | None, option("--token-file FILE", "Token for the server.")] = None
-    log: Annotated[str | None, option("--log FILE", "Log, one JSON object a line.")] = None
-    store: StorePlace = None
-    config: Config = None
-    json_file: JsonFile = None
 
 
 @app.command(
@@ -124,15 +100,13 @@ def run_command(*, options: KubernetesOptions) -> None:
 
     Without --drive it changes nothing. Jobs need the label wattloop.dev/managed=true.
     """
-    from wattloop.cli.commands.slurm.execution import (
-        Console,
-        DriverOptions,
-        readings_of,
-        stopping,
-        store_of,
-        would_have_rows,
-    )
     from wattloop.fleet.kubernetes.api_client import KubernetesClient
+    from wattloop.schedule.driver.event_log import DriverLog
+    from wattloop.schedule.driver.managed_cluster import (
+        DriverSettings,
+        build_managed_cluster,
+    )
+    from wattloop.schedule.driver.rounds import run_loop
     from wattloop.schedule.kubernetes.driver import (
         DriverLease,
         KubernetesDriver,
@@ -140,44 +114,23 @@ def run_command(*, options: KubernetesOptions) -> None:
     )
     from wattloop.schedule.kubernetes.queue import PARTITION, KubernetesQueue
     from wattloop.schedule.policies.registry import policy_from
-    from wattloop.schedule.slurm.driver import run_loop
-    from wattloop.schedule.slurm.event_log import DriverLog
-    from wattloop.schedule.slurm.managed_cluster import (
-        ClusterOptions,
-        DriverSettings,
-        build_managed_cluster,
-    )
 
     policy = policy_from(options.policy)
     settings = DriverSettings(interval_s=options.interval, lease_s=options.lease, standby=False)
     client = KubernetesClient(options.address())
     queue = KubernetesQueue(client, options.namespace or (), kueue=options.kueue)
-    shared = DriverOptions(
-        fleet=options.fleet,
-        token_file=options.token_file,
-        store=options.store,
-        config=options.config,
-    )
     console = Console()
     rounds: list[RoundReport] = []
-    with store_of(shared) as store:
-        asked = ClusterOptions(
-            partitions=(PARTITION,),
-            cluster=options.cluster,
-            gpus_only=options.gpus_only,
-            mapping=options.mapping,
-            oracle=options.oracle,
-            budget=options.budget,
-            store=store,
-        )
+    with store_of(options) as store:
+        asked = options.cluster_options((PARTITION,), store)
 
-        def rebuild(nodes: "Sequence[SlurmNode]") -> "ManagedCluster":
+        def rebuild(nodes: "Sequence[SchedulerNode]") -> "ManagedCluster":
             return build_managed_cluster(nodes, asked, policy)
 
         site = rebuild(queue.nodes())
         console.introduce(site, policy.name, looks_only=not options.drive)
         log = DriverLog(user_path(options.log) if options.log else None, console.tell)
-        with readings_of(shared, site, log) as readings, stopping() as stop:
+        with readings_of(options, site, log) as readings, stopping() as stop:
             known: dict[str, Any] = {
                 **{"log": log, "settings": settings, "readings": readings, "rebuild": rebuild}
             }

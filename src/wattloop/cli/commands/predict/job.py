@@ -71,8 +71,8 @@ def job_command(  # noqa: PLR0913 - one parameter per option
 
 def _of_slurm(number: str) -> "SubmittedJob":
     """Return a waiting or running Slurm job as the driver reads it."""
+    from wattloop.schedule.driver.managed_cluster import submitted_job
     from wattloop.schedule.slurm.client import SlurmClient
-    from wattloop.schedule.slurm.managed_cluster import submitted_job
 
     for job in SlurmClient().jobs():
         if job.key == number:

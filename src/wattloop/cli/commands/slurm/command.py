@@ -1,36 +1,252 @@
 """Commands of `wattloop slurm`."""
 
+import getpass
 import math
 import os
+import shlex
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wattloop.cli.app import Verb
+from wattloop.cli.cluster_driver import (
+    ClusterDriverOptions,
+    Console,
+    readings_of,
+    stopping,
+    store_of,
+    token_of,
+    would_have_rows,
+)
 from wattloop.cli.commands.simulate.scenario import Budget, Set, Variant, read_scenario
-from wattloop.cli.commands.slurm.execution import DriverOptions, execute
 from wattloop.cli.options import JsonFile, argument, option
 from wattloop.cli.output import present, print_rows, say, write_json
 from wattloop.cli.progress import bars, is_redrawable
 from wattloop.core.errors import ConfigError, SlurmError
 from wattloop.core.files import user_path
 from wattloop.core.units import format_duration, format_energy, format_power
+from wattloop.schedule.driver.event_log import DriverLog, RoundReport
+from wattloop.schedule.driver.inventory import SchedulerNode
+from wattloop.schedule.driver.managed_cluster import (
+    DriverSettings,
+    ManagedCluster,
+    build_managed_cluster,
+)
+from wattloop.schedule.driver.rounds import RoundRunner, run_loop
+from wattloop.schedule.policies.registry import policy_from
+from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.driver import SlurmDriver, SlurmObserver
 from wattloop.schedule.slurm.replay.plan import ReplayPlan
 from wattloop.schedule.slurm.replay.result import ReplayFigures
 from wattloop.schedule.slurm.replay.runner import SAME_POWER, ReplayResult
+from wattloop.schedule.slurm.state import (
+    DriverState,
+    default_state_path,
+    read_status,
+    status_path,
+    write_status,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattloop.schedule.slurm.client import SlurmClient
+    from wattloop.schedule.slurm.energy_annotator import EnergyAnnotator
     from wattloop.schedule.slurm.replay.runner import Progress as Told
+    from wattloop.store.database import Store
+
+# `wattloop slurm run`: drive, or observe.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmDriverOptions(ClusterDriverOptions):
+    """Options of `slurm run`; None means not given."""
+
+    partition: Annotated[
+        list[str] | None,
+        option("--partition NAME", "Whose jobs are ours to place (may be repeated)."),
+    ] = None
+    observe: Annotated[bool, option("--observe", "Change nothing; show what it would do.")] = False
+    dry_run: Annotated[bool, option("--dry-run", "One round: print its commands, run none.")] = (
+        False
+    )
+    lease: Annotated[
+        float, option("--lease SECONDS", "How long Slurm waits for a driver that died.")
+    ] = 20.0
+    annotate: Annotated[
+        bool | None,
+        option(
+            "--annotate/--no-annotate",
+            "Write the measured energy of ended jobs into AdminComment (default: with "
+            "--fleet or --store; not with --observe).",
+        ),
+    ] = None
+    standby: Annotated[
+        bool, option("--standby/--no-standby", "Let jobs through ahead, for GPUs about to be free.")
+    ] = True
+    state: Annotated[str | None, option("--state FILE", "Where the driver keeps its notes.")] = None
+
+
+@contextmanager
+def annotating_of(
+    options: SlurmDriverOptions, store: "Store | None", client: SlurmClient, log: DriverLog
+) -> "Iterator[EnergyAnnotator | None]":
+    has_source = store is not None or options.fleet is not None
+    if options.annotate and not has_source:
+        raise ConfigError("--annotate needs to know the energy: give --fleet URL or --store PLACE")
+    default = has_source and not options.observe and not options.dry_run
+    if not (default if options.annotate is None else options.annotate):
+        yield None
+        return
+    from wattloop.schedule.slurm.energy_annotator import (
+        EnergyAnnotator,
+        MeasuredEnergy,
+        energy_from_fleet,
+        energy_from_store,
+    )
+
+    cluster, token = client.cluster_name(), token_of(options.token_file)
+
+    def energy_of(number: str) -> MeasuredEnergy | None:
+        if store is not None:
+            return energy_from_store(store, cluster, number)
+        return energy_from_fleet(str(options.fleet), token, cluster, number)
+
+    with EnergyAnnotator(SlurmClient(), energy_of, log) as annotating:
+        yield annotating
+
+
+def execute(options: SlurmDriverOptions) -> None:
+    """Drive, observe, or show the commands of one poll.
+
+    Raises:
+        WattloopError: something asked for is wrong, or the policy failed too often.
+    """
+    if options.observe and options.dry_run:
+        raise ConfigError("--observe goes on and on, --dry-run is one round; give one of them")
+    policy = policy_from(options.policy)
+    settings = DriverSettings(
+        interval_s=options.interval, lease_s=options.lease, standby=options.standby
+    )
+    state_path = user_path(options.state) if options.state else default_state_path()
+    looks_only = options.observe or options.dry_run
+    client, console = SlurmClient(), Console(quiet=options.dry_run)
+    log_path = user_path(options.log) if options.log else state_path.with_suffix(".log.jsonl")
+    with store_of(options) as store:
+        asked = options.cluster_options(options.partition or (), store)
+        site = build_managed_cluster(client.nodes(), asked, policy)
+        console.introduce(site, policy.name, looks_only=looks_only)
+        log = DriverLog(None if options.dry_run and not options.log else log_path, console.tell)
+
+        def rebuild(nodes: Sequence[SchedulerNode]) -> ManagedCluster:
+            return build_managed_cluster(nodes, asked, policy)
+
+        with readings_of(options, site, log) as readings:
+            steering: SlurmDriver | SlurmObserver
+            if looks_only:
+                steering = SlurmObserver(
+                    client,
+                    site,
+                    policy,
+                    log=log,
+                    settings=settings,
+                    readings=readings,
+                    rebuild=rebuild,
+                )
+            else:
+                state = DriverState.load(state_path)
+                state.lock()
+                steering = SlurmDriver(
+                    client,
+                    site,
+                    policy,
+                    state=state,
+                    log=log,
+                    settings=settings,
+                    owner=getpass.getuser(),
+                    readings=readings,
+                    rebuild=rebuild,
+                )
+            reports = _Reports(options, steering, state_path, console)
+            with stopping() as stop, annotating_of(options, store, client, log) as annotating:
+
+                def on_round(report: RoundReport) -> None:
+                    reports.add(report)
+                    if annotating is not None:
+                        annotating.update(steering.snapshot.by_key, report.at_s)
+
+                rounds = 1 if options.once or options.dry_run else None
+                run_loop(steering, stop, rounds=rounds, on_round=on_round)
+            if isinstance(steering, SlurmDriver):
+                steering.state.unlock()
+        _finish(options, steering, reports)
+        log.close()
+
+
+class _Reports:
+    """Output of polls: console, status file and `--json`."""
+
+    def __init__(
+        self, options: SlurmDriverOptions, steering: RoundRunner, state_path: Path, console: Console
+    ) -> None:
+        self._console, self._steering = console, steering
+        self._path = None if options.dry_run else _own_status(state_path)
+        self._mode = "observe" if options.observe else "drive"
+        self._started_s = time.time()
+        self.rounds = 0
+        self.last: RoundReport | None = None
+
+    def add(self, report: RoundReport) -> None:
+        self.rounds += 1
+        self.last = report
+        self._console.round(report)
+        if self._path is not None:
+            write_status(self._path, self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "mode": self._mode,
+            "policy": self._steering.policy.name,
+            "pid": os.getpid(),
+            "started_s": self._started_s,
+            "rounds": self.rounds,
+            "events": dict(self._steering.log.counts),
+            "last": None if self.last is None else self.last.to_dict(),
+        }
+
+
+def _own_status(state_path: Path) -> Path | None:
+    """Return the status file; None when another driver uses it."""
+    path = status_path(state_path)
+    with suppress(ConfigError):
+        there = read_status(path)
+        if there["alive"] and there.get("mode") == "drive" and there.get("pid") != os.getpid():
+            return None
+    return path
+
+
+def _finish(
+    options: SlurmDriverOptions, steering: SlurmDriver | SlurmObserver, reports: _Reports
+) -> None:
+    data = reports.to_dict()
+    if isinstance(steering, SlurmObserver):
+        data["would_have"] = [row.to_dict() for row in steering.table.rows.values()]
+        data["commands"] = [list(words) for words in steering.commands]
+        if options.dry_run and options.json_file != "-":
+            for words in steering.commands:
+                sys.stdout.write(shlex.join(words) + "\n")
+            if not steering.commands:
+                say("wattloop: nothing to do in this round")
+        elif options.json_file != "-":
+            would_have_rows(steering.table)
+    write_json(data, options.json_file)
+
 
 # `wattloop slurm replay`: run a scenario on a real Slurm and compare it with the simulator.
 
@@ -103,10 +319,8 @@ def replay_command(  # noqa: PLR0913 - one parameter per option
 
     Jobs occupy virtual GPUs; power is simulated on both sides, so that only scheduling is compared.
     """
-    from wattloop.schedule.slurm.client import SlurmClient
-    from wattloop.schedule.slurm.managed_cluster import DriverSettings
     from wattloop.schedule.slurm.replay.plan import check_speedup, match_nodes, replay_plan
-    from wattloop.schedule.slurm.replay.runner import SAME_POWER, ReplayDriver, replay
+    from wattloop.schedule.slurm.replay.runner import ReplayDriver, replay
 
     names = _policies(policies)
     settings = DriverSettings(interval_s=interval)
@@ -249,7 +463,7 @@ NOT_RUNNING = 1
     example="wattloop slurm run --policy zeus --observe\n"
     "wattloop slurm run --policy charon --budget 4500W",
 )
-def run_command(*, options: DriverOptions) -> None:
+def run_command(*, options: SlurmDriverOptions) -> None:
     """Let a policy decide what Slurm starts, where, and under which cap.
 
     Jobs of the managed partitions start when the policy says so. All others are left to Slurm.
@@ -260,13 +474,6 @@ def run_command(*, options: DriverOptions) -> None:
 @app.command("status", example="wattloop slurm status")
 def status_command(*, state: StateFile = None, json_file: JsonFile = None) -> None:
     """Show the state of the driver; exit code 1 when it does not run."""
-    from wattloop.schedule.slurm.state import (
-        DriverState,
-        default_state_path,
-        read_status,
-        status_path,
-    )
-
     path = user_path(state) if state else default_state_path()
     status = read_status(status_path(path))
     released = DriverState.load(path).released
@@ -282,11 +489,8 @@ def release_command(*, state: StateFile = None, json_file: JsonFile = None) -> N
     Slurm goes on without this, too: the reservation ends by itself. Only node lists of jobs that
     were about to start stay as they were asked for.
     """
-    from wattloop.schedule.slurm.client import SlurmClient
-    from wattloop.schedule.slurm.event_log import DriverLog
     from wattloop.schedule.slurm.executor import JobControl
     from wattloop.schedule.slurm.reservation_gate import ReservationGate
-    from wattloop.schedule.slurm.state import DriverState, default_state_path
 
     driver_state = DriverState.load(user_path(state) if state else default_state_path())
     driver_state.lock()

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.driver.inventory import SchedulerNode
 from wattloop.schedule.engine.machines import why_never
 from wattloop.schedule.engine.settings import EngineSettings
 from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions
@@ -17,7 +18,6 @@ from wattloop.schedule.jobs.attributes import Draws, pin_options
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.jobs.table import JobTable, remove_caps
 from wattloop.schedule.scenarios.scenario import Scenario
-from wattloop.schedule.slurm.nodes import SlurmNode
 from wattloop.schedule.slurm.squeue import parse_gpus
 from wattloop.schedule.step_function import StepFunction
 
@@ -46,16 +46,16 @@ def match_nodes(cluster: Cluster, slurm: Callable[..., str], partition: str = ""
     return names
 
 
-def _nodes(slurm: Callable[..., str], partition: str) -> list[SlurmNode]:
+def _nodes(slurm: Callable[..., str], partition: str) -> list[SchedulerNode]:
     """Return the nodes that are up, each once."""
     only = ("-p", partition) if partition else ()
-    found: dict[str, SlurmNode] = {}
+    found: dict[str, SchedulerNode] = {}
     for line in slurm("sinfo", "-h", "-N", *only, "-o", "%N|%G|%t").splitlines():
         name, gres, state = line.strip().split("|")
         if state.startswith(("down", "drain", "fail", "unk")) or "*" in state:
             continue
         gpus = parse_gpus(gres)
-        found[name] = SlurmNode(name, gpus.type_name, gpus.number, (), True)
+        found[name] = SchedulerNode(name, gpus.type_name, gpus.number, (), True)
     return list(found.values())
 
 

@@ -15,21 +15,22 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError, SlurmError, WattloopError
 from wattloop.schedule.cluster.cluster import Cluster, GpuType
-from wattloop.schedule.engine.settings import Keeps
-from wattloop.schedule.estimates.fleet_file import FleetOracle
-from wattloop.schedule.estimates.job_estimator import JobEstimator
-from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.slurm.client import SlurmClient
-from wattloop.schedule.slurm.driver import SlurmDriver, run_loop
-from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
-from wattloop.schedule.slurm.managed_cluster import (
+from wattloop.schedule.driver.event_log import DriverLog, RoundReport
+from wattloop.schedule.driver.inventory import known_nodes
+from wattloop.schedule.driver.managed_cluster import (
     DriverSettings,
     JobEstimates,
     ManagedCluster,
     only_partition,
     shared_partitions,
 )
-from wattloop.schedule.slurm.nodes import known_nodes
+from wattloop.schedule.driver.rounds import run_loop
+from wattloop.schedule.engine.settings import Keeps
+from wattloop.schedule.estimates.fleet_file import FleetOracle
+from wattloop.schedule.estimates.job_estimator import JobEstimator
+from wattloop.schedule.policies.registry import policy_from
+from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.replay.latency import (
     JobTimes,
     Latency,

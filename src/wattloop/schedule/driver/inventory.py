@@ -1,47 +1,121 @@
-"""Slurm's nodes as a cluster, with GPU types from the hardware table or the operator's file."""
+"""Jobs and nodes as a scheduler lists them, and the nodes that a driver may use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
-from wattloop.core.errors import ConfigError, SlurmError
+from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named, variant_assumed
 from wattloop.predict.cap_curve import static_power
 from wattloop.schedule.cluster.cluster import Cluster, GpuType, NodeGroup
 from wattloop.schedule.cluster.file import typical_host
-from wattloop.schedule.slurm.squeue import parse_gpus
 
-# Fields of Slurm's JSON; a field of the wrong type becomes the default. Slurm 22.05 writes one
-# word where later versions write a list.
-
-LONGEST = 10_000
-"""Longest text that is read from a field."""
-
-
-def _text(data: Mapping[str, Any], name: str) -> str:
-    """Return a text field; empty when it is missing or not a text."""
-    value = data.get(name)
-    if isinstance(value, list) and value and isinstance(value[0], str):
-        value = value[0]
-    return value[:LONGEST] if isinstance(value, str) else ""
-
-
-def _words(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Return a field that is a list of words or a single word."""
-    value = data.get(name)
-    if isinstance(value, str):
-        return (value,)
-    return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()
-
-
-AWAY = (
-    "DOWN", "DRAIN", "DRAINED", "FAIL", "FAILING", "MAINTENANCE", "MAINT", "NOT_RESPONDING",
-    "POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "REBOOT", "REBOOT_ISSUED", "UNKNOWN", "FUTURE",
+HAS_MACHINES = (
+    "RUNNING",
+    "COMPLETING",
+    "SUSPENDED",
+    "CONFIGURING",
+    "STOPPED",
+    "SIGNALING",
+    "STAGE_OUT",
+)
+NOT_YET = (
+    "BeginTime", "Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin",
+    "JobArrayTaskLimit", "Licenses", "BadConstraints", "PartitionDown", "PartitionInactive",
+    "PartitionTimeLimit", "PartitionNodeLimit", "AccountNotAllowed", "QOSNotAllowed",
+    "InvalidAccount", "InvalidQOS", "DeadLine", "launch failed requeued held", "Cleaning",
 )  # fmt: skip
+"""Reasons of waiting that free nodes do not remove."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerJob:
+    """Slurm job, or one task of an array. Its texts come from the user and are not trusted.
+
+    Attributes:
+        key: identifier for scontrol: `17`, or `17_3` for a task.
+        number: job number on its nodes; the number of the array while a task waits.
+        gpus, gpu_type: requested, all nodes together; the type is empty for any.
+        gpus_per_node: requested on each node; 0 if requested in another way.
+        nodes: fewest requested nodes.
+        placed: (node name, GPUs there) while it has an allocation.
+        required_nodes, features: constraints on its nodes.
+        time_limit_s: None without one.
+        submit_s, start_s: whole seconds since 1970; 0 before the event.
+    """
+
+    key: str
+    state: str
+    number: str = ""
+    reason: str = ""
+    user: str = ""
+    name: str = ""
+    account: str = ""
+    partition: str = ""
+    command: str = ""
+    comment: str = ""
+    admin_comment: str = ""
+    reservation: str = ""
+    gpus: int = 0
+    gpu_type: str = ""
+    gpus_per_node: int = 0
+    nodes: int = 1
+    placed: tuple[tuple[str, int], ...] = ()
+    required_nodes: str = ""
+    features: str = ""
+    submit_s: float = 0.0
+    start_s: float = 0.0
+    time_limit_s: float | None = None
+    deadline_s: float | None = None
+    priority: int | None = None
+    restarts: int = 0
+    may_requeue: bool = True
+    is_exclusive: bool = False
+
+    @property
+    def is_pending(self) -> bool:
+        return self.state == "PENDING"
+
+    @property
+    def is_eligible(self) -> bool:
+        """Return True if it waits for resources only, not for a time, another job or a hold."""
+        return self.is_pending and self.priority != 0 and self.reason not in NOT_YET
+
+    @property
+    def has_machines(self) -> bool:
+        """Return True while it has an allocation: starting, running or completing."""
+        return self.state in HAS_MACHINES
+
+
+Why = Literal["start", "standby", "pass", "ran"]
+"""start: its GPUs are free. standby: they may become free before the next round. pass: a job that
+the driver does not place. ran: it has started; if it returns to the queue, its changed fields are
+restored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedJob:
+    """Waiting job that the driver has released to start in its reservation.
+
+    Attributes:
+        nodes: requested nodes; empty leaves the choice to Slurm.
+        cap_w: power cap of each GPU written for it; None for none.
+        at_s: time of the release, seconds since 1970.
+        undo: previous values of the changed fields.
+    """
+
+    key: str
+    user: str
+    why: Why
+    nodes: tuple[str, ...] = ()
+    gpus: int = 0
+    cap_w: float | None = None
+    at_s: float = 0.0
+    undo: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmNode:
+class SchedulerNode:
     """Slurm node.
 
     Attributes:
@@ -54,26 +128,6 @@ class SlurmNode:
     gpus: int
     partitions: tuple[str, ...]
     is_up: bool
-
-
-def nodes_from(data: Any) -> list[SlurmNode]:
-    """Parse the nodes in the output of `sinfo --json`."""
-    listed = data.get("nodes") if isinstance(data, Mapping) else None
-    if not isinstance(listed, list):
-        raise SlurmError("Slurm: 'sinfo --json' gave no list of nodes")
-    return [_node(each) for each in listed if isinstance(each, Mapping) and _text(each, "name")]
-
-
-def _node(data: Mapping[str, Any]) -> SlurmNode:
-    gpus = parse_gpus(_text(data, "gres"))
-    states = {word.upper() for word in (*_words(data, "state"), *_words(data, "state_flags"))}
-    return SlurmNode(
-        _text(data, "name"),
-        gpus.type_name,
-        gpus.number,
-        _words(data, "partitions"),
-        not states & set(AWAY),
-    )
 
 
 @dataclass(frozen=True)
@@ -96,7 +150,7 @@ class KnownNodes:
 
 
 def known_nodes(
-    nodes: Sequence[SlurmNode],
+    nodes: Sequence[SchedulerNode],
     partitions: Sequence[str],
     *,
     described: Cluster | None = None,
@@ -150,7 +204,7 @@ def known_nodes(
     return KnownNodes(cluster, names, tuple(left_out))
 
 
-def _type(node: SlurmNode, described: Cluster | None, sources: dict[str, str]) -> GpuType:
+def _type(node: SchedulerNode, described: Cluster | None, sources: dict[str, str]) -> GpuType:
     if not node.gpus:
         raise ConfigError("has no GPU")
     if described is not None:

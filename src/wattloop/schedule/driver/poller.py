@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.slurm.managed_cluster import ManagedCluster
-from wattloop.schedule.slurm.nodes import SlurmNode
-from wattloop.schedule.slurm.squeue import SlurmJob
-from wattloop.schedule.slurm.state import ReleasedJob
+from wattloop.schedule.driver.inventory import ReleasedJob, SchedulerJob, SchedulerNode
+from wattloop.schedule.driver.managed_cluster import ManagedCluster
 
-Rebuild = Callable[[Sequence[SlurmNode]], ManagedCluster]
+Rebuild = Callable[[Sequence[SchedulerNode]], ManagedCluster]
 """Function that rebuilds the managed cluster from the current nodes."""
 Shape = tuple[str, str, int, tuple[str, ...]]
 
@@ -31,13 +29,13 @@ class Snapshot:
         by_key: all jobs.
     """
 
-    waiting: list[SlurmJob] = field(default_factory=list)
-    coming: list[SlurmJob] = field(default_factory=list)
-    running: list[SlurmJob] = field(default_factory=list)
-    ending: list[SlurmJob] = field(default_factory=list)
-    passing: list[SlurmJob] = field(default_factory=list)
-    unreleased: list[SlurmJob] = field(default_factory=list)
-    by_key: dict[str, SlurmJob] = field(default_factory=dict)
+    waiting: list[SchedulerJob] = field(default_factory=list)
+    coming: list[SchedulerJob] = field(default_factory=list)
+    running: list[SchedulerJob] = field(default_factory=list)
+    ending: list[SchedulerJob] = field(default_factory=list)
+    passing: list[SchedulerJob] = field(default_factory=list)
+    unreleased: list[SchedulerJob] = field(default_factory=list)
+    by_key: dict[str, SchedulerJob] = field(default_factory=dict)
 
 
 class QueueClient(Protocol):
@@ -48,16 +46,16 @@ class QueueClient(Protocol):
         """Number of calls so far."""
         ...
 
-    def jobs(self) -> list[SlurmJob]:
+    def jobs(self) -> list[SchedulerJob]:
         """Return all jobs that wait or have an allocation."""
         ...
 
-    def nodes(self) -> list[SlurmNode]:
+    def nodes(self) -> list[SchedulerNode]:
         """Return all nodes."""
         ...
 
 
-class SlurmPoller:
+class QueuePoller:
     """Poller at the start of each round.
 
     Args:
@@ -116,13 +114,13 @@ class SlurmPoller:
         return self.classify(self._client.jobs(), gate_name, released)
 
     def classify(
-        self, jobs: Sequence[SlurmJob], gate_name: str, released: Mapping[str, ReleasedJob]
+        self, jobs: Sequence[SchedulerJob], gate_name: str, released: Mapping[str, ReleasedJob]
     ) -> Snapshot:
         return classify_jobs(jobs, self.site, gate_name, released)
 
 
 def classify_jobs(
-    jobs: Sequence[SlurmJob],
+    jobs: Sequence[SchedulerJob],
     site: ManagedCluster,
     gate_name: str,
     released: Mapping[str, ReleasedJob],
@@ -140,7 +138,11 @@ def classify_jobs(
 
 
 def _classify_pending(
-    found: Snapshot, job: SlurmJob, site: ManagedCluster, gate_name: str, was: ReleasedJob | None
+    found: Snapshot,
+    job: SchedulerJob,
+    site: ManagedCluster,
+    gate_name: str,
+    was: ReleasedJob | None,
 ) -> None:
     partitions = job.partition.split(",")
     names_gate = bool(gate_name) and job.reservation == gate_name

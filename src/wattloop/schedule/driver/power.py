@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from wattloop.core.errors import ConfigError
 from wattloop.core.process import BackgroundThread
 from wattloop.fleet.delivery.client import fetch_json
-from wattloop.schedule.slurm.event_log import DriverLog
-from wattloop.schedule.slurm.nodes import KnownNodes
-from wattloop.schedule.slurm.view import SlurmView
+from wattloop.schedule.driver.event_log import DriverLog
+from wattloop.schedule.driver.inventory import KnownNodes
+from wattloop.schedule.driver.view import LiveView
 from wattloop.schedule.view import RunningJob
 
 FRESH_S = 15.0
@@ -68,7 +68,7 @@ class PowerNow:
         return max(self.read_w, budget_w)
 
 
-def power_now(live: SlurmView, readings: Mapping[int, NodePower]) -> PowerNow:
+def power_now(live: LiveView, readings: Mapping[int, NodePower]) -> PowerNow:
     """Sum the power of all nodes, by reading or by the estimates of their jobs.
 
     A reading covers the jobs that ran when it was taken. Jobs that started later or are about to
@@ -98,7 +98,7 @@ def power_now(live: SlurmView, readings: Mapping[int, NodePower]) -> PowerNow:
     return PowerNow(total_w, len(fresh), read_w if fresh and known else None)
 
 
-def _added_w(live: SlurmView, running: RunningJob) -> float:
+def _added_w(live: LiveView, running: RunningJob) -> float:
     """Return the power of a job above idle, with the extra power of its hosts."""
     cluster = live.view.cluster
     gpus_w = running.power_w - running.gpus * cluster.types[running.type_index].idle_w

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.slurm.squeue import SlurmJob
+from wattloop.schedule.driver.inventory import SchedulerJob
 
 REPEAT_S = 60.0
 """Time for which the same message about the same job is not repeated."""
@@ -55,7 +55,7 @@ class DriverLog:
             return
         self._write(kind, plain, facts)
 
-    def add_refusal(self, job: SlurmJob, why: str) -> None:
+    def add_refusal(self, job: SchedulerJob, why: str) -> None:
         """Log a setting in a job's comment or name that is rejected."""
         self.add("refused", f"job {job.key}: {why}", job=job.key, user=job.user)
 

@@ -7,12 +7,12 @@ from operator import index
 from typing import NamedTuple
 
 from wattloop.schedule.actions import Preempt, Recap, Start, Wake
+from wattloop.schedule.driver.managed_cluster import ManagedCluster
+from wattloop.schedule.driver.view import LiveView
 from wattloop.schedule.engine.machines import Nodes
 from wattloop.schedule.estimates.job_estimator import EstimateSource
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.power_budget import Headroom
-from wattloop.schedule.slurm.managed_cluster import ManagedCluster
-from wattloop.schedule.slurm.view import SlurmView
 from wattloop.schedule.view import RunningJob
 
 MOST_ASKED = 50
@@ -55,7 +55,7 @@ class Planner:
     run on an idle cluster, the starts after it are postponed as well, or it would wait for ever.
     """
 
-    def __init__(self, live: SlurmView, policy: Policy) -> None:
+    def __init__(self, live: LiveView, policy: Policy) -> None:
         self._live, self._policy = live, policy
         self.plan = RoundPlan()
         self._is_held_back = False
@@ -199,7 +199,7 @@ MOST_STANDBY = 64
 ASKED = 4
 
 
-def may_end_soon(live: SlurmView, guessed: Collection[int], within_s: float) -> list[int]:
+def may_end_soon(live: LiveView, guessed: Collection[int], within_s: float) -> list[int]:
     """Return running jobs that may end within a time: by their estimate, overdue or unknown.
 
     `guessed` are jobs of which only the time limit is known.
@@ -214,7 +214,7 @@ def may_end_soon(live: SlurmView, guessed: Collection[int], within_s: float) -> 
     ]
 
 
-def standby_starts(live: SlurmView, policy: Policy, ending: Collection[int]) -> list[PlannedStart]:
+def standby_starts(live: LiveView, policy: Policy, ending: Collection[int]) -> list[PlannedStart]:
     """Plan starts on the GPUs of jobs that may end; this consumes the live view."""
     if not ending or not len(live.view.queue):
         return []
@@ -230,7 +230,7 @@ def standby_starts(live: SlurmView, policy: Policy, ending: Collection[int]) -> 
 
 
 def plan_round(
-    live: SlurmView, site: ManagedCluster, policy: Policy, within_s: float | None
+    live: LiveView, site: ManagedCluster, policy: Policy, within_s: float | None
 ) -> RoundPlan:
     """Plan a round.
 

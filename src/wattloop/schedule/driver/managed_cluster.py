@@ -10,6 +10,7 @@ from wattloop.core.cache import LruCache
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import load_cluster
+from wattloop.schedule.driver.inventory import KnownNodes, SchedulerJob, SchedulerNode, known_nodes
 from wattloop.schedule.estimates.fleet_file import FleetOracle, timed_model
 from wattloop.schedule.estimates.history import History
 from wattloop.schedule.estimates.job_estimator import EstimateSource, JobEstimate, JobEstimator
@@ -17,8 +18,6 @@ from wattloop.schedule.estimates.job_rules import JobRules, SubmittedJob, load_r
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.slurm.nodes import KnownNodes, SlurmNode, known_nodes
-from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.schedule.step_function import StepFunction, StepsError, budget_steps
 
 
@@ -79,10 +78,10 @@ class JobEstimates:
         self, estimator: JobEstimator, cluster: Cluster, caps: tuple[float, ...] = (1.0,)
     ) -> None:
         self._estimator, self._cluster, self._caps = estimator, cluster, caps
-        self.on_refusal: Callable[[SlurmJob, str], None] = lambda job, why: None
+        self.on_refusal: Callable[[SchedulerJob, str], None] = lambda job, why: None
         self._cache = LruCache[tuple[object, ...], JobEstimate](MOST_KEPT)
 
-    def estimate(self, job: SlurmJob) -> JobEstimate:
+    def estimate(self, job: SchedulerJob) -> JobEstimate:
         key = (
             job.key, job.name, job.user, job.comment, job.gpus, job.gpu_type, job.nodes,
             job.time_limit_s,
@@ -97,7 +96,7 @@ class JobEstimates:
                 self.on_refusal(job, why)
         return found
 
-    def is_coming(self, job: SlurmJob) -> bool:
+    def is_coming(self, job: SchedulerJob) -> bool:
         """Return True while the job's model is being predicted for the first time."""
         found = self.estimate(job)
         if any(AGAIN in refusal for refusal in found.refusals):
@@ -107,7 +106,7 @@ class JobEstimates:
         except ConfigError:
             return False
 
-    def running_kind(self, job: SlurmJob, gpus: int, type_index: int) -> JobKind:
+    def running_kind(self, job: SchedulerJob, gpus: int, type_index: int) -> JobKind:
         """Return the kind of a running job, limited to its allocation."""
         kind = self.estimate(job).kind
         name = self._cluster.types[type_index].name
@@ -117,7 +116,7 @@ class JobEstimates:
             return kind
         return replace(kind, gpus=(gpus,), types=(name,), may_spread=True)
 
-    def _estimate(self, job: SlurmJob) -> JobEstimate:
+    def _estimate(self, job: SchedulerJob) -> JobEstimate:
         found = self._estimator.describe(submitted_job(job))
         kind = found.kind
         if kind is None or not job.gpus:
@@ -133,7 +132,7 @@ class JobEstimates:
         )
 
 
-def submitted_job(job: SlurmJob) -> SubmittedJob:
+def submitted_job(job: SchedulerJob) -> SubmittedJob:
     return SubmittedJob(
         job_id=job.key,
         name=job.name,
@@ -149,7 +148,7 @@ def submitted_job(job: SlurmJob) -> SubmittedJob:
     )
 
 
-def _counts(job: SlurmJob, kind: JobKind) -> tuple[int, ...]:
+def _counts(job: SchedulerJob, kind: JobKind) -> tuple[int, ...]:
     """Return the GPU counts that Slurm can set: only of single-node jobs with GPUs per node."""
     if job.nodes == 1 and job.gpus_per_node and len(kind.gpus) > 1:
         return kind.gpus
@@ -176,7 +175,7 @@ class ManagedCluster:
 
 
 def shared_partitions(
-    nodes: Sequence[SlurmNode], known: KnownNodes, managed: Sequence[str]
+    nodes: Sequence[SchedulerNode], known: KnownNodes, managed: Sequence[str]
 ) -> tuple[str, ...]:
     """Return partitions that are not managed and contain some of the nodes."""
     found = {name for node in nodes if node.name in known.numbers for name in node.partitions}
@@ -213,7 +212,7 @@ class ClusterOptions:
 
 
 def build_managed_cluster(
-    nodes: Sequence[SlurmNode], request: ClusterOptions, policy: Policy
+    nodes: Sequence[SchedulerNode], request: ClusterOptions, policy: Policy
 ) -> ManagedCluster:
     """Build the managed cluster from Slurm's current nodes."""
     partitions = request.partitions or only_partition(nodes)
@@ -237,7 +236,7 @@ def build_managed_cluster(
     )
 
 
-def only_partition(nodes: Sequence[SlurmNode]) -> tuple[str, ...]:
+def only_partition(nodes: Sequence[SchedulerNode]) -> tuple[str, ...]:
     """Return Slurm's only partition."""
     found = sorted({name for node in nodes for name in node.partitions})
     if len(found) != 1:

@@ -10,6 +10,9 @@ import numpy as np
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.slurm_text import parse_notes
 from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.driver.inventory import KnownNodes, ReleasedJob, SchedulerJob
+from wattloop.schedule.driver.managed_cluster import ManagedCluster
+from wattloop.schedule.driver.poller import Snapshot
 from wattloop.schedule.engine.machines import Machines, Nodes
 from wattloop.schedule.estimates.fleet_file import FleetOracle, is_timed, timed_model
 from wattloop.schedule.estimates.oracle import PlacementOptions
@@ -17,11 +20,6 @@ from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.queue import JobQueue
-from wattloop.schedule.slurm.managed_cluster import ManagedCluster
-from wattloop.schedule.slurm.nodes import KnownNodes
-from wattloop.schedule.slurm.poller import Snapshot
-from wattloop.schedule.slurm.squeue import SlurmJob
-from wattloop.schedule.slurm.state import ReleasedJob
 from wattloop.schedule.view import ClusterView, PreemptionLoss, RunningJob, UserUsage
 
 ROUND_S = 2.0
@@ -32,7 +30,7 @@ NO_BACKOFF: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
-class SlurmView:
+class LiveView:
     """View of Slurm with the job numbers and machines behind it.
 
     Attributes:
@@ -45,7 +43,7 @@ class SlurmView:
     """
 
     view: ClusterView
-    jobs: list[SlurmJob]
+    jobs: list[SchedulerJob]
     machines: Machines
     coming: frozenset[int]
     untouchable: frozenset[int]
@@ -60,7 +58,7 @@ def build_view(
     use_gpu_s: Mapping[str, float],
     now_s: float,
     set_aside: Mapping[str, float] = NO_BACKOFF,
-) -> SlurmView:
+) -> LiveView:
     """Build the view of one moment.
 
     `set_aside` maps jobs that Slurm did not start to the end of their back-off.
@@ -143,7 +141,7 @@ def build_view(
         round_s=ROUND_S,
         now_s=now_s,
     )
-    return SlurmView(view, jobs, machines, coming, untouchable)
+    return LiveView(view, jobs, machines, coming, untouchable)
 
 
 class GpuSlots:
@@ -191,19 +189,19 @@ class GpuSlots:
 
 
 def split_released(
-    jobs: Sequence[SlurmJob],
+    jobs: Sequence[SchedulerJob],
     released: Mapping[str, ReleasedJob],
     slots: GpuSlots,
     allocated: dict[str, Nodes],
-) -> tuple[list[SlurmJob], list[SlurmJob]]:
+) -> tuple[list[SchedulerJob], list[SchedulerJob]]:
     """Split released jobs into those with free GPUs and those whose GPUs another job has.
 
     The latter wait again, because Slurm could start older jobs on those GPUs for ever.
 
     `slots` and `allocated` are changed.
     """
-    coming: list[SlurmJob] = []
-    late: list[SlurmJob] = []
+    coming: list[SchedulerJob] = []
+    late: list[SchedulerJob] = []
     for job in jobs:
         wanted = released.get(job.key)
         nodes = slots.reserve(wanted.nodes, wanted.gpus) if wanted is not None else ()
@@ -241,7 +239,7 @@ def allocate_machines(
 def running_job(
     options: PlacementOptions,
     number: int,
-    job: SlurmJob,
+    job: SchedulerJob,
     nodes: Nodes,
     cap_w: float | None,
     work: float,
@@ -267,7 +265,7 @@ def running_job(
     )
 
 
-def noted_cap_w(job: SlurmJob) -> float | None:
+def noted_cap_w(job: SchedulerJob) -> float | None:
     """Return the power cap that a driver wrote for the job; None for none."""
     found = parse_notes(job.admin_comment).get("cap_w")
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < 1e5:
@@ -292,7 +290,7 @@ def _preemption_loss(
 
 
 def _with_estimate(
-    oracle: FleetOracle, kind: JobKind | None, work: float, job: SlurmJob
+    oracle: FleetOracle, kind: JobKind | None, work: float, job: SchedulerJob
 ) -> tuple[JobKind, float]:
     """Return the job's kind if the oracle has an estimate now, else a kind by its time limit."""
     if kind is not None:
@@ -312,6 +310,6 @@ def _with_estimate(
     return timed, job.time_limit_s or work or 86_400.0
 
 
-def _id(job: SlurmJob) -> tuple[int, int]:
+def _id(job: SchedulerJob) -> tuple[int, int]:
     number, _, task = job.key.partition("_")
     return (int(number), int(task or 0)) if number.isdecimal() else (0, 0)
