@@ -268,7 +268,8 @@ def main() -> None:
             cards[node] = shared_gpus(4, environment={"WATTLOOP_VIRTUAL_STATE": state})
             words = [wattloop, "agent", "run", "--node", node, "--config", f"{folder}/{node}.yaml"]
             stack.enter_context(running(words, folder))
-        train = [sys.executable, "-c", TRAIN]
+        (folder / "train.py").write_text(TRAIN)
+        train = [sys.executable, "train.py"]
         words = [wattloop, "run", "--name", "tiny-net", "--metrics-port", str(ports["run"])]
         once = {"OMP_NUM_THREADS": "1", "WATTLOOP_VIRTUAL_STATE": str(folder / "run.cards"),
                 "WATTLOOP_VIRTUAL_GPUS": "1", "WATTLOOP_METERS": "virtual"}  # fmt: skip

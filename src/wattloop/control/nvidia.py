@@ -1,6 +1,7 @@
 """Power limit and locked clocks of NVIDIA GPUs, through NVML."""
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,7 +20,11 @@ from wattloop.meters.nvidia import (
     shut_down,
 )
 
-ROOT_REMEDY = "run as root, or let an administrator set it with 'sudo nvidia-smi {option}'"
+ROOT_REMEDY = (
+    "run it in a terminal that was opened as administrator ('nvidia-smi {option}' needs one, too)"
+    if sys.platform == "win32"
+    else "run as root, or let an administrator set it with 'sudo nvidia-smi {option}'"
+)
 
 
 class NvmlLibrary:

@@ -8,6 +8,7 @@ import difflib
 import os
 import re
 import stat
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from wattloop.core.plugins import entry_points, loaded
 from wattloop.core.settings import SENSORS, Settings, load_settings
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context
+from wattloop.meters.registry import SYSTEMS
 
 ENTRY_POINT_GROUP = "wattloop.levers"
 
@@ -86,6 +88,11 @@ def find_levers(
         if not levers and kind in ABSENT:
             _, reason, remedy = ABSENT[kind]
             reason = reason.format(sysfs=context.host.sysfs)
+            if sys.platform != "linux" and kind != "nvidia":
+                reason, remedy = (
+                    f"{SYSTEMS.get(sys.platform, sys.platform)} has no way to set it",
+                    "",
+                )
             found.absent.append(_absent(kind, reason, remedy))
         for lever in levers:
             if lever.name not in names:  # the first one wins, as among meters
@@ -179,10 +186,15 @@ SIBLINGS = (
 """Family and leaf of levers that come from one driver: without it all of them are missing."""
 
 VIRTUAL = "WATTLOOP_VIRTUAL_GPUS=1 gives a virtual GPU to try things on"
+NEEDED = (
+    "an NVIDIA or AMD GPU with its driver, RAPL power limits ('sudo modprobe intel_rapl_msr') or "
+    "cpufreq"
+    if sys.platform == "linux"
+    else "an NVIDIA GPU with its driver, on Windows, or Linux"
+)
 NO_LEVER = (
-    "no lever on this machine: it would need an NVIDIA or AMD GPU with its driver, RAPL "
-    "power limits ('sudo modprobe intel_rapl_msr') or cpufreq; 'wattloop devices' says what is "
-    f"missing. {VIRTUAL}"
+    f"no lever on this machine: it would need {NEEDED}; 'wattloop devices' says what is missing. "
+    f"{VIRTUAL}"
 )
 
 

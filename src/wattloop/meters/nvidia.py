@@ -57,6 +57,18 @@ _MEANING: dict[int, tuple[str, str]] = {
     ),
     999: ("the driver reports an unknown error", "see 'dmesg | grep -i nvrm'"),
 }
+if sys.platform == "win32":
+    _NEW_DRIVER = "install NVIDIA's driver again, or restart Windows"
+    _MEANING |= {
+        code: (_MEANING[code][0], remedy)
+        for code, remedy in {
+            NO_PERMISSION: "open the terminal as administrator",
+            **dict.fromkeys((9, 18, GPU_IS_LOST), _NEW_DRIVER),
+            **dict.fromkeys((11, 999), "see the Event Viewer, source nvlddmkm"),
+            RESET_REQUIRED: "restart Windows",
+            17: "",
+        }.items()
+    }
 UNSUPPORTED = frozenset({INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND})
 _PERMANENT = UNSUPPORTED | {NO_PERMISSION, GPU_IS_LOST, RESET_REQUIRED}
 
