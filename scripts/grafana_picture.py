@@ -216,7 +216,7 @@ def running(words: Sequence[str], folder: Path, **environment: str) -> Iterator[
         try:
             yield
         finally:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from tests.cli.conftest import Machine, machine  # noqa: F401 - a fixture
+from wattloop.store.formats.prometheus import MetricFamily, MetricSample, render_families
 
 SCRAPE = """
 import time, urllib.request
@@ -47,3 +48,16 @@ def test_a_port_in_use_stops_before_the_program(machine: Machine) -> None:  # no
     assert done.returncode != 0
     assert b"choose another port" in done.stderr
     assert not mark.exists()
+
+
+def test_a_unit_ends_the_name_of_its_metric() -> None:
+    """Promise: Prometheus takes the answer, which it refuses as a whole otherwise (OpenMetrics)."""
+    one = [MetricSample({}, 1.0)]
+    families = [
+        MetricFamily("wattloop_run_energy_joules_total", "Energy.", one, "joules"),
+        MetricFamily("wattloop_run_seconds_since_step", "Time.", one, "seconds"),
+    ]
+    text = render_families(families, openmetrics=True)
+    units = [line.split()[2:] for line in text.splitlines() if line.startswith("# UNIT")]
+    assert units == [["wattloop_run_energy_joules", "joules"]]
+    assert "wattloop_run_seconds_since_step 1.0" in text

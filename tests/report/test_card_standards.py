@@ -1,6 +1,7 @@
 """Promises of docs/card.md: each format is valid by its own rules, and nothing is made up."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -9,8 +10,8 @@ import yaml
 
 from tests.report.test_card import FRANCE, NOWHERE, ONE, trained
 from wattloop.core.errors import ConfigError
-from wattloop.report.card import card_of
-from wattloop.report.card_standards import FORMATS, STATEMENTS, parse_statements
+from wattloop.report.card import CardFigure, card_of
+from wattloop.report.card_standards import FORMATS, STATEMENTS, _quality, parse_statements
 
 BOAMPS = json.loads(Path(__file__).with_name("boamps_schema.json").read_text("utf-8"))
 
@@ -41,6 +42,13 @@ def test_boamps_is_valid_with_and_without_statements() -> None:
         {"componentType": "gpu", "componentName": "H200", "nbComponent": 2}
     ]
     assert full["quality"] == "high"
+
+
+def test_a_simulated_energy_is_of_low_quality() -> None:
+    """Its interval is narrow, and says nothing about a machine."""
+    energy = CardFigure("energy", "Energy", 3.6e6, "J", "3.60 MJ ± 0.1%", "simulated")
+    assert _quality(energy) == "low"
+    assert _quality(replace(energy, provenance="measured")) == "high"
 
 
 def test_the_schema_can_fail() -> None:

@@ -161,7 +161,9 @@ def _billions(parameters: float | None) -> float | None:
 
 
 def _quality(energy: CardFigure) -> str | None:
-    """BoAmps' three classes: within 10, 25 and 50 percent."""
+    """BoAmps' three classes: within 10, 25 and 50 percent; what is simulated is of no hardware."""
+    if energy.provenance == "simulated":
+        return "low"
     match = re.search(r"±\s*(?:<\s*)?([\d.]+)\s*%", energy.shown)
     if match is None:
         return None

@@ -65,7 +65,9 @@ def render_families(families: Iterable[MetricFamily], *, openmetrics: bool = Fal
         # OpenMetrics names a counter's family without its suffix
         name = family.name.removesuffix("_total") if openmetrics else family.name
         lines += [f"# TYPE {name} {kind}"]
-        lines += [f"# UNIT {name} {family.unit}"] if openmetrics and family.unit else []
+        # a unit that does not end the name makes Prometheus refuse the whole answer
+        named = openmetrics and family.unit and name.endswith(f"_{family.unit}")
+        lines += [f"# UNIT {name} {family.unit}"] if named else []
         lines += [f"# HELP {name} {family.text}"]
         for sample in found:
             line = f"{family.name}{_labels(sample.labels)} {sample.value!r}"
