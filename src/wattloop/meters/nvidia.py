@@ -558,6 +558,22 @@ def _users_of_instances(
     return [DeviceProcess(pid, active[pid], None, part) for pid, part in slices.items()]
 
 
+def instance_part(nvml: Any, name: str) -> tuple[str, float | None]:
+    """Return the UUID of the card of a MIG instance, in lower case, and the instance's part of it.
+
+    Empty and None as far as they are not known.
+    """
+    card, part = "", None
+    with contextlib.suppress(nvml.NVMLError, AttributeError):
+        instance = nvml.nvmlDeviceGetHandleByUUID(name)
+        handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)
+        card = _text(nvml.nvmlDeviceGetUUID(handle)).lower()
+        slices = int(nvml.nvmlDeviceGetAttributes(instance).gpuInstanceSliceCount)
+        count = int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
+        part = slices / count if 0 < slices <= count else None
+    return card, part
+
+
 GPM_SM_ACTIVITY = 2
 """NVML_GPM_METRIC_SM_UTIL: percent of an instance's SMs that had work, between two samples."""
 

@@ -101,6 +101,7 @@ def test_a_kubelet_that_gives_one_card_to_two_pods_does_not_make_energy(node: Po
 
     for container in (one, two):
         assert energy_j(node.end_of(container), "gpu:0") == pytest.approx(2 * GPU_W[0], rel=0.1)
+        assert any("gpu:0 is shared" in x for x in node.end_of(container)["result"]["warnings"])
     warnings = node.end_of(three)["result"]["warnings"]
     assert any("GPU-none" in text for text in warnings)
     assert energy_j(node.end_of(three), "gpu:1") == pytest.approx(4 * GPU_W[1], rel=0.1)

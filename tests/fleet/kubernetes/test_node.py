@@ -209,6 +209,37 @@ def test_metrics_name_pods_and_their_number_is_bounded(
     assert any('job_id="other"' in x for x in lines)
 
 
+def test_pods_on_mig_instances_pay_by_their_slices(node: PodNode) -> None:
+    """Two pods with 3 and 1 of 7 slices of a card; 3 slices belong to no pod."""
+    node.config["kubernetes"]["gpus"] = {"MIG-big": 0, "MIG-small": 0}
+    node.start()
+    pods = {}
+    for name, slices in (("big", 3), ("small", 1)):
+        pods[name] = node.run_pod(name)
+        node.kubelet.take(name)
+        resource = f"nvidia.com/mig-{slices}g.{10 * slices}gb"
+        node.kubelet.give(name, devices=(f"MIG-{name}",), resource=resource)
+    node.look()
+    node.work(10, rest=1.0)
+    for container in pods.values():
+        node.end_pod(container)
+    node.look()
+    node.work(3, rest=1.0)
+    for name, slices in (("big", 3), ("small", 1)):
+        end = node.end_of(pods[name])
+        energy = domains_of(end)["gpu:0"]
+        expected_j = 10 * GPU_W[0] * slices / 7
+        assert energy["energy_j"] == pytest.approx(expected_j, rel=0.05)
+        assert energy["provenance"] == "modelled"
+        assert "slices of MIG" in energy["source"]
+        assert energy["uncertainty_j"] >= 0.9 * expected_j * (1 - slices / 7)
+    node.stop()
+    ends = node.ends()
+    lived_s = max(e["time_s"] for e in ends) - min(e["result"]["begin_s"] for e in ends)
+    total_j = sum(energy_j(e, "gpu:0") for e in ends)
+    assert total_j == pytest.approx(GPU_W[0] * lived_s, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("code", "status", "exit_code", "signal"),
     [(0, "finished", 0, None), (3, "failed", 3, None), (137, "killed", None, 9)],

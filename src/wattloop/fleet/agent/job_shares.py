@@ -34,6 +34,7 @@ class Occupant(NamedTuple):
     Attributes:
         whole: it has the node to itself.
         cpu_s: CPU time that it used; None where that cannot be read.
+        gpu_parts: GPU -> part of it that is the job's, by slices of MIG; all of it where not named.
     """
 
     run: str
@@ -41,6 +42,7 @@ class Occupant(NamedTuple):
     cpus: float = 0
     whole: bool = False
     cpu_s: float | None = None
+    gpu_parts: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +167,19 @@ def _share(
 def _give_device(
     parts: dict[str, dict[str, EnergyShare]], name: str, joules: float, jobs: Sequence[Occupant]
 ) -> None:
-    """Give a device's energy to its job; two jobs on one card (oversubscribed) get half each."""
-    owners = [one.run for one in jobs if name in one.gpus] or [UNATTRIBUTED]
-    for run in owners:
-        each_j = joules / len(owners)
-        parts[run][name] = EnergyShare(each_j, each_j, each_j)
+    """Give a device's energy to its job: jobs on instances of a card by their slices, others on
+    one card (time slices, oversubscribed) the same part each. The rest is unattributed.
+    """
+    wanted = {one.run: one.gpu_parts.get(name, 1.0) for one in jobs if name in one.gpus}
+    whole, left_j = max(1.0, sum(wanted.values())), joules
+    for run, part in wanted.items():
+        share = part / whole
+        own_j = joules * share
+        # how much each used is not known: the interval is E x share x (1 - share)
+        parts[run][name] = EnergyShare(own_j, own_j, own_j * share)
+        left_j -= own_j
+    if not wanted or left_j > 1e-9 * joules:
+        parts[UNATTRIBUTED][name] = EnergyShare(left_j, left_j, left_j)
 
 
 def _attribute_rest(

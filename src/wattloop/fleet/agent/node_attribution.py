@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -169,6 +170,11 @@ class NodeAttribution:
 
     def _interval(self, begin_s: float, end_s: float) -> SharedInterval:
         running = self.open_runs.running()
+        users = Counter(gpu for plan in running for gpu in plan.gpus if gpu not in plan.gpu_parts)
+        for plan in running:
+            for gpu in plan.gpus:
+                if users[gpu] > 1:
+                    plan.note(f"{gpu} is shared with other jobs; each has the same part of it")
         occupants = tuple(
             plan.occupant(self.cpu.between(plan.run_id, begin_s, end_s)) for plan in running
         )

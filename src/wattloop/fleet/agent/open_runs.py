@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -72,12 +72,22 @@ EXACT_S = 1e-6
 
 
 def share_domain(
-    layout: NodeLayout, domain: Domain, *, cpus: float, whole: bool, limit_w: float | None
+    layout: NodeLayout,
+    domain: Domain,
+    *,
+    cpus: float,
+    whole: bool,
+    limit_w: float | None,
+    part: float = 1.0,
 ) -> Domain:
     """Return a domain of the node as a job has it.
 
-    `limit_w` is the power limit in force, of a GPU that has one.
+    `limit_w` is the power limit in force, of a GPU that has one; `part` that of its MIG slices.
     """
+    if part < 1:
+        provenance = Provenance.weakest((Provenance.MODELLED, domain.provenance))
+        source = f"{domain.source}; the job's share: {part:.0%}, by slices of MIG"
+        return _share(domain, source, provenance=provenance, tdp_w=None, tdp_note="")
     if not layout.is_shared(domain.name) or whole:
         return _share(domain, f"{domain.source}, all of it the job's", **_limits(domain, limit_w))
     tdp_w = None if domain.tdp_w is None else domain.tdp_w * cpus / max(cpus, layout.cpus)
@@ -148,6 +158,7 @@ class RunPlan:
         asked: Slurm's controller was asked, with or without success.
         died: its end was never reported.
         free_s: seconds of the node that no job had, for what no job used.
+        gpu_parts: GPU -> the part of it that its slices of MIG are.
         modelled: domains whose energy is partly modelled, and why.
     """
 
@@ -169,10 +180,12 @@ class RunPlan:
     died: bool = False
     free_s: float = 0.0
     modelled: dict[str, str] = field(default_factory=dict)
+    gpu_parts: dict[str, float] = field(default_factory=dict)
 
     def occupant(self, cpu_s: float | None) -> Occupant:
         """Return the job as attribution needs it."""
-        return Occupant(self.run_id, frozenset(self.gpus), self.cpus, self.whole, cpu_s)
+        gpus = frozenset(self.gpus)
+        return Occupant(self.run_id, gpus, self.cpus, self.whole, cpu_s, self.gpu_parts)
 
     @property
     def status(self) -> RunStatus:
@@ -385,6 +398,8 @@ class OpenRuns:
         )
         numbers, names, unknown = self._gpus(facts)
         plan.gpus = names
+        for number_here, part in _parts(facts.get("gpu_parts", "")):
+            plan.gpu_parts |= dict.fromkeys(self._gpus({"gpus": number_here})[1], part)
         strange = facts.get("gpus_unknown", "")
         if unknown or strange or (facts.get("gpus") and not numbers):
             which = ", ".join(map(str, unknown)) or strange or facts.get("gpus", "")
@@ -553,6 +568,7 @@ class OpenRuns:
             cpus=plan.cpus,
             whole=plan.whole,
             limit_w=limit_w if limit_w and limit_w > 0 else None,
+            part=plan.gpu_parts.get(name, 1.0),
         )
 
     def _uncertainty_j(self, run: OpenRun, end_s: float, account: Account) -> dict[str, float]:
@@ -567,7 +583,7 @@ class OpenRuns:
             edges_s = (plan.started_s, end_s) if plan.job else ()
             sensor_j += sum(self._sensors.unseen_j(name, edge_s) for edge_s in edges_s)
             found[name] = min(sensor_j * share, energy_j)
-            if shared:
+            if shared or name in plan.gpus:
                 found[name] += account.doubt_j(name)
         return found
 
@@ -579,6 +595,14 @@ class OpenRuns:
 def number(text: str | None) -> float:
     """Return a number of an event; 0 for others."""
     return float(text) if text and re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text) else 0.0
+
+
+def _parts(text: str) -> Iterator[tuple[str, float]]:
+    """Return number and part of GPUs from `0=0.429,3=0.143`; what is not one is left out."""
+    for word in text.split(","):
+        found = re.fullmatch(r"(\d{1,3})=(0?\.\d{1,6}|1(?:\.0*)?)", word)
+        if found is not None:
+            yield found[1], float(found[2])
 
 
 def _uid(facts: Mapping[str, str]) -> int:

@@ -46,6 +46,9 @@ MOST_REFUSALS = 1_000
 LAST_SIGNAL = 64
 EXIT_S = 20.0
 """Time for which the end of a run waits for the kubelet's word on how its container ended."""
+SLICES = 7
+"""Compute slices of A100, H100 and later; NVML knows them better where it answers."""
+_PROFILE = re.compile(r"mig-(\d)g\.")
 _NUMBERED = re.compile(r"(?:gpu-|nvidia|card|virtual-)?(\d{1,3})")
 _log = logging.getLogger("wattloop.agent")
 
@@ -144,17 +147,34 @@ class KubernetesNode:
                 numbers.add(number)
         return sorted(numbers), unknown
 
+    def gpu_parts(self, devices: Sequence[tuple[str, str]]) -> dict[int, float]:
+        """Return GPU -> the part of it that a container's MIG instances are, by their slices."""
+        parts: dict[int, float] = {}
+        for resource, name in devices:
+            found = _PROFILE.search(resource)
+            part = self._instance(name)[1]
+            if part is None and found is not None:
+                part = int(found[1]) / SLICES
+            for number in self.gpu_numbers([(resource, name)])[0] if part else ():
+                parts[number] = min(1.0, parts.get(number, 0.0) + (part or 0.0))
+        return parts
+
     def _card_of(self, instance: str) -> str:
         """Return the identifier of the card that a MIG instance is a part of; empty if unknown."""
-        from wattloop.meters import nvidia
-        from wattloop.meters.visible_gpus import mig_card
+        return self._instance(instance)[0]
 
+    def _instance(self, name: str) -> tuple[str, float | None]:
+        """Return card and part of a MIG instance, as far as NVML knows it."""
+        from wattloop.meters import nvidia
+
+        if not name.lower().startswith("mig-"):
+            return "", None
         try:
             nvml = nvidia.open_nvml(self.context.host)
         except MeterUnavailable:
-            return ""
+            return "", None
         try:
-            return (mig_card(nvml, instance) or "").lower()
+            return nvidia.instance_part(nvml, name)
         finally:
             nvidia.shut_down(nvml)
 
@@ -305,6 +325,7 @@ class ContainerFollower(BackgroundThread):
         if devices is None and self.fault and waited_s < KUBELET_PATIENCE_S:
             return False
         gpus, unknown = self._node.gpu_numbers(devices.devices if devices else ())
+        parts = self._node.gpu_parts(devices.devices if devices else ())
         job = f"{pod.namespace}/{pod.owner.kind}/{pod.owner.name}"
         self._write(
             group.container_id,
@@ -322,6 +343,7 @@ class ContainerFollower(BackgroundThread):
                 "cpus": f"{container.cpus:.3f}",
                 "cpu_s": f"{_cpu_s(group.folder / 'cpu.stat'):.6f}",
                 "gpus": ",".join(map(str, gpus)),
+                "gpu_parts": ",".join(f"{n}={part:.6f}" for n, part in parts.items()),
                 "gpus_unknown": ",".join(unknown)[:LONGEST],
                 "devices_unknown": self.fault[:LONGEST] if devices is None else "",
             },
