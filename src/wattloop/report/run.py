@@ -7,7 +7,8 @@ from typing import Any
 
 from wattloop.accounting.energy_delay import dcie
 from wattloop.accounting.summary import format_money
-from wattloop.cap.saver.totals import format_interval, format_kwh, format_percent, run_saving
+from wattloop.cap.saver.proof import format_percent
+from wattloop.cap.saver.totals import format_interval, format_kwh, run_saving
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.table import Table

@@ -191,13 +191,12 @@ def format_saving(result: SavingResult) -> str:
     """Return the line of a summary: what was saved, could have been, or why nothing was."""
     expected = ""
     if result.expected_pct is not None:
-        expected = f"about {_percent(result.expected_pct)} of GPU energy could be saved (modelled)"
-    if result.saved_pct is not None and result.slowdown_pct is not None:
-        slower = result.slowdown_pct
-        text = (
-            f"saved {_percent(result.saved_pct)} of GPU energy, "
-            f"{slower.value:+.1f}% ({slower.low:.1f} to {slower.high:.1f}%) time"
+        expected = (
+            f"about {format_percent(result.expected_pct)} of GPU energy could be saved (modelled)"
         )
+    if result.saved_pct is not None and result.slowdown_pct is not None:
+        time = format_percent(result.slowdown_pct, "+")
+        text = f"saved {format_percent(result.saved_pct)} of GPU energy, {time} time"
         last = result.periods[-1].setting if result.periods else REFERENCE
         text += f", last at {last}" if last != REFERENCE else ""
         return text + (f"; then left alone: {result.reason}" if result.reason else "")
@@ -210,8 +209,9 @@ def format_saving(result: SavingResult) -> str:
     return f"{text}; {expected}" if expected else text
 
 
-def _percent(interval: GainInterval) -> str:
-    return f"{interval.value:.1f}% ({interval.low:.1f} to {interval.high:.1f}%)"
+def format_percent(interval: GainInterval, sign: str = "") -> str:
+    value, low, high = (round(x, 1) + 0.0 for x in asdict(interval).values())  # no -0.0
+    return f"{value:{sign}.1f}% ({low:.1f} to {high:.1f}%)"
 
 
 class MeasuredSlice(NamedTuple):

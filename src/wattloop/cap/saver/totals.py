@@ -231,10 +231,6 @@ def format_interval(interval: GainInterval) -> str:
     return f"{value} ({low} to {high})"
 
 
-def format_percent(interval: GainInterval, sign: str = "") -> str:
-    return f"{interval.value:{sign}.1f}% ({interval.low:.1f} to {interval.high:.1f}%)"
-
-
 def scaled(interval: GainInterval, factor: float) -> GainInterval:
     return GainInterval(interval.value * factor, interval.low * factor, interval.high * factor)
 

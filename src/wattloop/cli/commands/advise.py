@@ -82,7 +82,10 @@ def say_advice(store: "Store", run_id: str, settings: "Settings") -> None:
     from wattloop.advise.advisor import advice_on
     from wattloop.store.runs import find_run
 
-    found = advice_on(store, find_run(store, run_id), settings)
+    record = find_run(store, run_id)
+    found = advice_on(store, record, settings)
+    if record.saving:  # the line of the saver says what a cap would do
+        found = [advice for advice in found if advice.rule != "cap-too-high"]
     for advice in found[:IN_SUMMARY]:
         say(f"  advice: {advice.line}")
     if found:

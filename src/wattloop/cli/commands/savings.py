@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from wattloop.cap.saver.proof import format_percent
 from wattloop.cap.saver.totals import (
     GROUPS,
     RunSaving,
     SavingsSum,
     format_interval,
     format_kwh,
-    format_percent,
     group_savings,
     read_savings,
     sum_savings,

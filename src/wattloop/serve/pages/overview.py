@@ -16,11 +16,11 @@ from starlette.exceptions import HTTPException
 from wattloop.accounting.carbon import carbon_g
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
+from wattloop.cap.saver.proof import format_percent
 from wattloop.cap.saver.totals import (
     RunSaving,
     format_interval,
     format_kwh,
-    format_percent,
     read_savings,
     sum_savings,
 )
