@@ -9,9 +9,11 @@ import pytest
 
 from tests.control.conftest import Rig, eventually
 from tests.control.test_session import LIMIT, SLEEPER, is_back
+from wattloop.control import watchdog
 from wattloop.control.journal import read_journal
 from wattloop.control.restore import restore
 from wattloop.control.session import lever_session
+from wattloop.core.files import try_lock
 
 FORKING = f"""
 held = hold([lever("{LIMIT}")]).__enter__()
@@ -204,6 +206,42 @@ def test_guardian_tries_again_while_a_device_does_not_answer(rig: Rig) -> None:
     assert eventually(lambda: rig.cpufreq.all("scaling_governor") == ["powersave", "performance"])
     limit.write_text(text)
     assert eventually(lambda: is_back(rig) and not rig.journals(), 20.0)
+
+
+def test_guardian_waits_for_an_owner_that_takes_long_to_end(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock that outlives the time for tries, and a try that fails, do not leave a lever set."""
+    owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
+    owner.kill()
+    owner.wait()
+    (journal,) = rig.journals()
+    tries: list[Path] = []
+
+    def failing(directory: Path, *, journal: Path) -> object:
+        tries.append(journal)
+        if len(tries) == 1:
+            raise MemoryError
+        return restore(directory, journal=journal)
+
+    monkeypatch.setattr("wattloop.control.restore.restore", failing)
+    monkeypatch.setattr(watchdog, "AGAIN_S", 0.01)
+    lock = os.open(journal, os.O_RDONLY)
+    assert try_lock(lock)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 5:
+            monkeypatch.setattr(watchdog, "TRY_FOR_S", 10.0)
+            os.close(lock)
+
+    monkeypatch.setattr(watchdog, "TRY_FOR_S", 0.0)
+    monkeypatch.setattr(watchdog.time, "sleep", sleep)
+    watchdog._restore_one(journal, parent=0)
+    assert len(tries) == 2
+    assert is_back(rig)
+    assert not rig.journals()
 
 
 def test_torn_record_is_recognised(rig: Rig) -> None:

@@ -93,19 +93,33 @@ def main(words: list[str]) -> None:
 def _restore_one(path: Path, parent: int) -> None:
     from wattloop.control.journal import is_held, journal_files, remove_unfinished
 
-    give_up_s = time.monotonic() + TRY_FOR_S
-    while journal_files(path) and time.monotonic() < give_up_s:
-        if not is_held(path):  # by its owner, or by another process that restores it
-            from wattloop.control.restore import RestoreStatus, restore
-
-            results = restore(path.parent, journal=path)
-            failed = any(result.fate is RestoreStatus.FAILED for result in results)
-            if not failed or os.getppid() == parent:  # a living owner waits, and has tried
-                return
-            time.sleep(AGAIN_S)  # a driver that is being reset answers again
-        time.sleep(0.01)
+    held_since_s = time.monotonic()
+    tried_since_s: float | None = None
+    while journal_files(path):
+        now_s = time.monotonic()
+        if is_held(path):
+            # By its owner, which takes long to end if it has much memory on a device, or by
+            # another process that restores it: either may still leave it to this one.
+            time.sleep(0.01 if now_s - held_since_s < TRY_FOR_S else AGAIN_S)
+            continue
+        tried_since_s = tried_since_s or now_s
+        if now_s - tried_since_s > TRY_FOR_S:
+            break
+        if _restored(path) or os.getppid() == parent:  # a living owner waits, and has tried
+            return
+        time.sleep(AGAIN_S)  # a driver that is being reset answers again
     if not journal_files(path):
         remove_unfinished(path)
+
+
+def _restored(path: Path) -> bool:
+    from wattloop.control.restore import RestoreStatus, restore
+
+    try:
+        results = restore(path.parent, journal=path)
+    except Exception:  # noqa: BLE001 - no process is left to tell; the next try may succeed
+        return False
+    return all(result.fate is not RestoreStatus.FAILED for result in results)
 
 
 def _restore_all(directory: Path, owner: list[int]) -> None:
