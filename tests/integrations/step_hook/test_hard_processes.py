@@ -87,6 +87,33 @@ def test_a_parent_and_its_children_train_in_turn(framework: Machine, how: str) -
     assert energy_j == pytest.approx(data["energy_j"], rel=0.005)
 
 
+def test_a_program_that_is_replaced_or_ends_at_once(framework: Machine) -> None:
+    """Promise: `os.exec` and `os._exit` lose no step, and can be pickled as without the hook."""
+    text = (
+        f"import os, pickle, sys\n{STEPS}train(40)\n"
+        "assert pickle.loads(pickle.dumps(os._exit)) is os._exit\n"
+        "if len(sys.argv) < 2: os.execvp(sys.executable, [sys.executable, __file__, 'again'])\n"
+        "os._exit(4)"
+    )
+    done, _, data = run_program(text)
+    assert done.returncode == 4, done.stderr
+    assert data["step_totals"]["steps"] == 80
+
+
+def test_threads_that_train(framework: Machine) -> None:
+    """Promise: steps that end in several threads at once are all counted."""
+    text = f"""
+import sys, threading
+sys.setswitchinterval(1e-6)
+{STEPS}
+threads = [threading.Thread(target=train, args=(500,)) for _ in range(4)]
+for each in threads: each.start()
+for each in threads: each.join()
+"""
+    done, _, data = run_program(text)
+    assert data["step_totals"]["steps"] == 2_000, done.stderr
+
+
 class WrittenSteps:
     """A folder of step files, and the collector that reads them."""
 

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from ..step_timeline import Edge, HostTimeline, TorchTimeline
 from .step_file import EVALUATION, STEP, StepFileWriter
@@ -71,6 +71,8 @@ class ProgramSteps:
         self._pending = deque()
         self._records: deque[tuple[float, ...]] = deque()
         self._busy = threading.Lock()
+        self._missed: deque[int | None] = deque()
+        """Devices of steps that ended in another thread while this recorder was busy."""
         self._off = not self._folder
         self._thread: int | None = None
         self._looked_s = 0.0
@@ -95,11 +97,15 @@ class ProgramSteps:
         """
         if self._pid != os.getpid():  # forked by a library, without Python's hooks
             self._reset()
-        if self._off or not self._busy.acquire(blocking=False):
+        if self._off:
+            return
+        if not self._busy.acquire(blocking=False):
+            self._missed.append(device)  # for the thread that has the lock, or the next step
             return
         try:
             self._thread = threading.get_ident()
             self._mark_step(time_s, device)
+            self._mark_missed()
         except Exception as error:  # noqa: BLE001 - the training matters more than its steps
             self._give_up(error)
         finally:
@@ -157,6 +163,10 @@ class ProgramSteps:
         if edge.host_s - self._looked_s >= LOOK_EVERY_S:
             self._looked_s = edge.host_s
             self._note_trackers()
+
+    def _mark_missed(self) -> None:
+        while self._missed and not self._off:
+            self._mark_step(None, self._missed.popleft())
 
     def _note_trackers(self) -> None:
         """Leave the open runs of trackers for `wattloop run`, which can write the energy there."""
@@ -217,22 +227,33 @@ class ProgramSteps:
         self._writer.flush(everything=everything)
 
     def _write_before_exit(self) -> None:
-        """Write what is known before `os._exit`, with which a forked child ends."""
-        original = os._exit
+        """Write what is known before calls with which a process ends without `atexit`.
+
+        A forked child ends with `os._exit`; the other functions of `os` that replace a program use
+        these two.
+        """
+        for name in ("_exit", "execv", "execve"):
+            original = getattr(os, name)
+            writing = self._writing(original)
+            # Both names: pickle looks the function up by its own module.
+            for module in (os, sys.modules[original.__module__]):
+                setattr(module, name, writing)
+
+    def _writing(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Return the function that writes before it calls `original`."""
 
         @functools.wraps(original)
-        def _exit(status: int) -> NoReturn:
+        def call(*args: Any, **kwargs: Any) -> None:
             try:
                 cuda = getattr(self._timeline, "cuda", None)
-                if cuda is not None and self._pid == os.getpid():
+                if cuda is not None and original.__name__ == "_exit" and self._pid == os.getpid():
                     cuda.abandon()
                     self._collect_known()
                 self._flush(everything=True)
             finally:
-                original(status)
+                original(*args, **kwargs)
 
-        # Both names: pickle looks the function up by its own module.
-        os._exit = sys.modules[original.__module__]._exit = _exit  # type: ignore[attr-defined]
+        return call
 
     def _finish_with_fork(self) -> None:
         """A forked child of multiprocessing ends without `atexit`."""
@@ -248,6 +269,7 @@ class ProgramSteps:
         try:
             for call in self.before_exit:
                 call()
+            self._mark_missed()
             self.end_evaluation()
             end_s = time.monotonic() + EXIT_WAIT_S
             while self._pending and self._timeline is not None:
