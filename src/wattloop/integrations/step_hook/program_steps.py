@@ -221,7 +221,6 @@ class ProgramSteps:
             if not self._records:
                 return
             self._writer = StepFileWriter(self._folder)
-            self._finish_with_fork()
         while self._records:
             self._writer.add(*self._records.popleft())
         self._writer.flush(everything=everything)
@@ -245,25 +244,14 @@ class ProgramSteps:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> None:
             try:
-                cuda = getattr(self._timeline, "cuda", None)
-                if cuda is not None and original.__name__ == "_exit" and self._pid == os.getpid():
-                    cuda.abandon()
-                    self._collect_known()
-                self._flush(everything=True)
+                self._finish(wait_s=0.0)
             finally:
                 original(*args, **kwargs)
 
         return call
 
-    def _finish_with_fork(self) -> None:
-        """A forked child of multiprocessing ends without `atexit`."""
-        util = sys.modules.get("multiprocessing.util")
-        process = sys.modules.get("multiprocessing.process")
-        if util is not None and process is not None and process.parent_process() is not None:
-            util.Finalize(None, self._finish, exitpriority=100)
-
-    def _finish(self) -> None:
-        """Write what is left, at exit."""
+    def _finish(self, wait_s: float = EXIT_WAIT_S) -> None:
+        """Write what is left, at exit; wait so long for edges that the GPU has not passed."""
         if self._off or self._pid != os.getpid():
             return
         try:
@@ -271,7 +259,7 @@ class ProgramSteps:
                 call()
             self._mark_missed()
             self.end_evaluation()
-            end_s = time.monotonic() + EXIT_WAIT_S
+            end_s = time.monotonic() + wait_s
             while self._pending and self._timeline is not None:
                 self._timeline.poll()
                 cuda = getattr(self._timeline, "cuda", None)
@@ -280,7 +268,7 @@ class ProgramSteps:
                 self._collect_known()
                 if self._pending:
                     time.sleep(0.0005)
-            self._write(everything=True)
+            self._flush(everything=True)
             if self.count:
                 self._note_trackers()
         except Exception as error:  # noqa: BLE001 - the exit code is the program's
