@@ -44,6 +44,7 @@ class PrometheusApi:
 
     def __init__(self, url: str, range_s: float) -> None:
         self._url, self._range_s, self._now_s = url, range_s, time.time()
+        self.step_s = range_s / STEPS
 
     def ask(self, target: Mapping[str, Any]) -> Found:
         """Return the series of a panel's target, with the dashboard's variables set to all."""
@@ -51,8 +52,10 @@ class PrometheusApi:
         text = re.sub(r"\$(cluster|node|job)\b", ".*", text).replace("[5m]", "[1m]")
         if target.get("instant"):
             return self._get("query", query=text, time=self._now_s)
-        begin_s, step_s = self._now_s - self._range_s, self._range_s / STEPS
-        return self._get("query_range", query=text, start=begin_s, end=self._now_s, step=step_s)
+        begin_s = self._now_s - self._range_s
+        return self._get(
+            "query_range", query=text, start=begin_s, end=self._now_s, step=self.step_s
+        )
 
     def _get(self, path: str, **query: object) -> Found:
         with urlopen(f"{self._url}/api/v1/{path}?{urlencode(query)}", timeout=60) as answer:
@@ -124,13 +127,16 @@ def _lines(panel: Mapping[str, Any], api: PrometheusApi, wide: int, high: int) -
     from wattloop.report.figures.chart import mark, spec_of, styled
 
     unit, scale = _unit(panel)
-    rows = [
-        {"time": _instant(at_s), "value": scale * float(value), "name": _legend(target, one)}
-        for target in panel["targets"]
-        for one in api.ask(target)
-        for at_s, value in one["values"]
-        if value not in ("NaN", "+Inf", "-Inf")
-    ]
+    rows = []
+    for target in panel["targets"]:
+        for one in api.ask(target):
+            part, last_s = 0, float(one["values"][0][0])
+            for at_s, value in one["values"]:
+                part += at_s - last_s > 1.5 * api.step_s  # a series that is absent is not drawn
+                last_s = at_s
+                if value not in ("NaN", "+Inf", "-Inf"):
+                    row = {"time": _instant(at_s), "value": scale * float(value)}
+                    rows.append({**row, "name": _legend(target, one), "part": part})
     if not rows:
         return _text(wide / 2, high / 2, "No data", 14, anchor="middle", colour="#6b7280")
     chart = mark(
@@ -139,6 +145,7 @@ def _lines(panel: Mapping[str, Any], api: PrometheusApi, wide: int, high: int) -
         rows=rows,
         x={"field": "time", "type": "temporal", "title": None, "axis": {"format": "%H:%M:%S"}},
         y={"field": "value", "type": "quantitative", "title": unit},
+        detail={"field": "part", "type": "nominal"},
         color={"field": "name", "type": "nominal", "title": None, "legend": {"symbolLimit": 9}},
     )
     spec = spec_of(styled(chart, "", ""))
