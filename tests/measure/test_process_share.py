@@ -3,10 +3,13 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -329,6 +332,31 @@ def test_activity_from_dcgm(card: StubNvml, monkeypatch: pytest.MonkeyPatch) -> 
     assert found == {-1: pytest.approx(0.25 * 3 / 7), -2: pytest.approx(0.5 * 2 / 7), 0: 0.0}
     monkeypatch.undo()
     assert nvidia.DcgmExporter("http://127.0.0.1:9/metrics").activity("GPU-1", 0) is None
+
+
+def test_an_exporter_that_hangs_is_left_alone() -> None:
+    """Promise: it costs a second, then half a minute nothing; the sampler goes on."""
+    accepted: list[object] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def trickle() -> None:
+            connection, _ = server.accept()
+            accepted.append(connection)
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+                while True:
+                    connection.sendall(b"#")
+                    time.sleep(0.05)
+
+        thread = threading.Thread(target=trickle, daemon=True)
+        thread.start()
+        exporter = nvidia.DcgmExporter(f"http://127.0.0.1:{server.getsockname()[1]}/metrics")
+        assert exporter.activity("GPU-1", 0) is None
+        began_s = time.monotonic()
+        for _ in range(100):
+            assert exporter.activity("GPU-1", 0) is None
+        assert len(accepted) == 1
+        assert exporter._read_s > began_s + 10
 
 
 def test_numbers_of_ended_processes_are_ignored(card: StubNvml) -> None:

@@ -621,7 +621,7 @@ DCGM_VARIABLE = "WATTLOOP_DCGM_EXPORTER"
 """Address of NVIDIA's dcgm-exporter, such as http://127.0.0.1:9400/metrics."""
 DCGM_METRICS = ("DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE")
 """The better first; a default exporter has only the second."""
-DCGM_EVERY_S = 1.0
+DCGM_EVERY_S, DCGM_AGAIN_S = 1.0, 30.0
 DCGM_MOST_B = 4_000_000
 _DCGM_LINE = re.compile(r"(\w+)\{([^}]*)\} (\S+)")
 _DCGM_LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -646,10 +646,15 @@ class DcgmExporter:
         from http.client import HTTPException
         from urllib.request import urlopen
 
+        text, until_s = b"", time.monotonic() + DCGM_EVERY_S
         try:
             with urlopen(self._url, timeout=DCGM_EVERY_S) as answer:
-                text: bytes = answer.read(DCGM_MOST_B)
+                while (more := answer.read1(65_536)) and len(text) < DCGM_MOST_B:
+                    text += more
+                    if time.monotonic() > until_s:  # one that trickles in is given up
+                        raise TimeoutError
         except (OSError, ValueError, HTTPException):
+            self._read_s += DCGM_AGAIN_S  # an exporter that hangs must not slow the sampler
             return ""
         return text.decode(errors="replace")
 
