@@ -13,7 +13,7 @@ from predict_fits import Judged, at_host_speed
 from predict_h200_intervals import Coverage, coverages
 from predict_points import Measured
 from wattloop.predict.calibrate.fit import left_out_residuals
-from wattloop.predict.intervals import CalibrationRange, Intervals
+from wattloop.predict.intervals import CalibrationRange, HostSpread, Intervals
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import MeasuredStep, Model
 
@@ -59,7 +59,7 @@ def judge_fresh(
     first = next(iter(models))
     judged: dict[str, list[Judged]] = {}
     untold: list[Judged] = []
-    intervals = None
+    intervals = hosts_before = None
     for name, model in models.items():
         fitted = model.fit(known)
         points = asked
@@ -67,6 +67,8 @@ def judge_fresh(
             points = _at_speed_of_others(fitted, asked, sitting)
             if name == first:
                 untold = _predicted(fitted, asked)
+                speeds = fitted.kernel_constants.made["hosts"].values()
+                hosts_before = HostSpread.of(speeds)
                 scope = CalibrationRange.of("h200", [point.workload for point in known])
                 intervals = Intervals.by_traits(left_out_residuals(model, known), scope)
         judged[name] = _predicted(fitted, points)
@@ -78,7 +80,7 @@ def judge_fresh(
     if intervals is not None:
         stated = dict.fromkeys((point.group for point in asked), intervals)
         covered = coverages(outcomes[first], stated)
-        untold_covered = coverages(without_speed, stated)
+        untold_covered = coverages(without_speed, stated, hosts=hosts_before)
     return Fresh(outcomes, without_speed, covered, untold_covered)
 
 
@@ -147,7 +149,8 @@ FRESH = """
 By constants of the twelve networks and of the collections before, with intervals from their
 residuals. Of this collection's host one number is known, its speed, as `wattloop calibrate host`
 measures it (here, by steps of its other networks); a prediction for an unmeasured host
-has the errors of the row below the models.
+has the errors of the row below the models, and an interval that is widened by what is known of the
+hosts before.
 """.strip().replace("\n", " ")
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from bars import Table
 from predict_errors import QUANTITIES, Outcome, mean_error
 from predict_fits import Judged
-from wattloop.predict.intervals import CONFIDENCE, CalibrationRange, Intervals
+from wattloop.predict.intervals import CONFIDENCE, CalibrationRange, HostSpread, Intervals
 from wattloop.predict.prediction import Interval, Prediction
 
 __all__ = ["Coverage", "Covered", "coverages", "hindsight_table", "nested", "origin_table"]
@@ -46,14 +46,18 @@ def coverages(
     outcomes: Sequence[Outcome],
     known: Mapping[str, Intervals],
     confidence: float = CONFIDENCE,
+    hosts: HostSpread | None = None,
 ) -> Coverage:
-    """Of the intervals of each step; `known` ones never saw its model."""
+    """Of the intervals of each step; `known` ones never saw its model.
+
+    `hosts` are those known before, where the step's own host is not told.
+    """
     inside: dict[str, list[bool]] = {q: [] for q in QUANTITIES}
     widths: dict[str, list[float]] = {q: [] for q in QUANTITIES}
     for o in outcomes:
         point = o.judged.point
         found = known[point.group].around(
-            o.judged.prediction, point.workload, point.placement, confidence
+            o.judged.prediction, point.workload, point.placement, confidence, hosts
         )
         measured = {"time": o.row.step_s, "power": o.row.power_w, "energy": o.row.energy_j}
         for q, value in measured.items():

@@ -51,6 +51,9 @@ def test_a_slower_host_lengthens_what_waits_for_it() -> None:
     assert not slow.warnings
     assert any(note.startswith("host: as quick as the calibrated one") for note in usual.notes)
     assert not any(note.startswith("host:") for note in slow.notes)
+    told = answer(host_speed=1.0)
+    assert usual.prediction.step_interval.high > 1.1 * told.prediction.step_interval.high
+    assert usual.prediction.step_interval.low == told.prediction.step_interval.low
     other = answer(host_speed=0.5, estimator="roofline")
     assert "roofline knows no host: host-speed changes nothing" in other.warnings
 

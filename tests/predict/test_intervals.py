@@ -12,6 +12,7 @@ from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.intervals import (
     TRAITS,
     CalibrationRange,
+    HostSpread,
     Intervals,
     Residual,
     bottleneck_of,
@@ -20,7 +21,7 @@ from wattloop.predict.intervals import (
     spreads_of,
     traits_of,
 )
-from wattloop.predict.prediction import Placement, Prediction
+from wattloop.predict.prediction import AT_REST, Placement, Prediction
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
@@ -209,6 +210,38 @@ def test_spreads_are_found_again_in_what_was_drawn_from_them() -> None:
     assert high / low == pytest.approx(math.exp(found["waiting"]))
     exact = spreads_of(traits, [0.0] * len(traits))
     assert 0 < spread_of(exact, traits[0]) < 1e-5
+
+
+HOSTS = HostSpread.of([0.75, 0.76, 0.71, 0.76])
+
+
+def test_an_unknown_host_widens_what_waits_for_it() -> None:
+    """Promise: the slow end follows slower hosts, the quick one stays; a busy GPU hides them."""
+    assert HOSTS is not None and HostSpread.of([0.7, 0.8]) is None
+    known = Intervals.of(drawn(0.05, 50, 1))
+    rest = {"forward.gemm": 30.0, AT_REST: 70.0}
+    waits = Prediction(1.0, 100.0, gpu_s=0.3, host_s=1.0, terms_j=rest)
+    busy = replace(waits, gpu_s=1.0, host_s=0.4)
+    told, untold = (known.around(waits, STEP, HERE, hosts=hosts) for hosts in (None, HOSTS))
+    assert untold.step_interval.low == told.step_interval.low
+    assert untold.step_interval.high > 1.3 * told.step_interval.high
+    assert untold.power_interval.low < 0.95 * told.power_interval.low
+    assert untold.power_interval.high == told.power_interval.high
+    # waiting takes 70 of 100 W, so energy follows less than time does
+    ends = (untold.energy_interval.high / 100.0, untold.step_interval.high)
+    assert told.energy_interval.high / 100.0 < ends[0] < ends[1]
+    assert known.around(busy, STEP, HERE, hosts=HOSTS) == known.around(busy, STEP, HERE)
+
+
+def test_nine_in_ten_hosts_lie_in_the_interval_of_an_unknown_one() -> None:
+    """Promise: coverage over drawn hosts is 85 to 95%, although each is slower than assumed."""
+    rng = random.Random(7)
+    known = Intervals.of(drawn(0.08, 1000, 1))
+    step = Prediction(1.0, 100.0, gpu_s=0.1, host_s=1.0, terms_j={AT_REST: 100.0})
+    low, high, _ = known.around(step, STEP, HERE, hosts=HOSTS).step_interval
+    logs = [rng.gauss(HOSTS.mean, HOSTS.deviation) + rng.gauss(0, 0.08) for _ in range(4000)]
+    covered = sum(math.log(low) <= log <= math.log(high) for log in logs) / len(logs)
+    assert 0.85 < covered < 0.95
 
 
 def width(workload: Workload, placement: Placement = HERE) -> tuple[float, tuple[str, ...]]:

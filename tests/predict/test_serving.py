@@ -134,8 +134,14 @@ def test_a_cap_saves_energy_of_a_busy_server() -> None:
         ({"cap_w": 10.0}, "cap 10: .* accepts 200 to 700 W"),
         ({"model": "hf:llama-3.1-70b"}, "do not fit into .*use --tp 2, or --weights int4"),
         ({"model": "hf:bert-base-uncased"}, "bert does not generate token by token"),
-        ({"model": "hf:resnet-18"}, "no hidden_size; serving is predicted for decoder-only"),
-        ({"model": "gpt2"}, "model gpt2: serving is predicted from a configuration; use hf:NAME"),
+        (
+            {"model": "hf:resnet-18"},
+            "no hidden_size; serving and layouts are",
+        ),
+        (
+            {"model": "gpt2"},
+            "are predicted from a configuration; use hf:NAME",
+        ),
         ({"gpu": "k80"}, "has no matrix units"),
     ],
 )

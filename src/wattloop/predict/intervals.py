@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from statistics import NormalDist
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.prediction import Interval, Placement, Prediction
+from wattloop.predict.prediction import AT_REST, Interval, Placement, Prediction
 from wattloop.predict.workload.operation import MATRIX_KINDS, Kind, Operation
 from wattloop.predict.workload.workload import Workload
 
@@ -291,6 +292,8 @@ HELD = 1.02
 """Overshoot over the power limit: an H200 drew up to 708 W of 700, by its own sensor."""
 ENOUGH_RESIDUALS = 20
 ENOUGH_MODELS = 3
+ENOUGH_HOSTS = 4
+"""Hosts, the calibrated one among them, of which a spread is known."""
 POOLED = "all"
 PARTS = 100
 """Quantiles of an exponential distribution that stand for residuals."""
@@ -341,6 +344,52 @@ def bottleneck_of(prediction: Prediction) -> str:
     """Return `host` when dispatching takes most of the predicted step, else `gpu`."""
     host_s = prediction.host_s or 0.0
     return "host" if host_s >= HOST_SHARE * prediction.step_s else "gpu"
+
+
+class HostSpread(NamedTuple):
+    """Distribution of the time that hosts need to dispatch a step, against the calibrated one.
+
+    Attributes:
+        mean, deviation: of its logarithm over hosts.
+    """
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, speeds: Iterable[float]) -> "HostSpread | None":
+        """Return that of hosts at these speeds and of the calibrated one; None of too few."""
+        logs = [0.0, *(-math.log(speed) for speed in speeds)]
+        if len(logs) < ENOUGH_HOSTS:
+            return None
+        # The next host differs from the mean of these, which is uncertain itself.
+        deviation = float(np.std(logs, ddof=1)) * math.sqrt(1 + 1 / len(logs))
+        return cls(float(np.mean(logs)), deviation)
+
+    def widened(
+        self, quantity: str, half: float, prediction: Prediction, confidence: float
+    ) -> tuple[float, float]:
+        """Return the logarithms below and above a prediction for the calibrated host.
+
+        That host is one of those that it may be, so no end comes closer than `half`. It was the
+        quickest so far: a tenth of hosts may lie beyond the slow end, not half of that.
+        """
+        reach = NormalDist().inv_cdf(confidence) * self.deviation
+        logs = (self.mean - reach, self.mean, self.mean + reach)
+        low, middle, high = sorted(self._moved(quantity, prediction, math.exp(x)) for x in logs)
+        below = math.hypot(half, middle - low) - middle
+        return max(half, below), max(half, math.hypot(half, high - middle) + middle)
+
+    def _moved(self, quantity: str, prediction: Prediction, slower: float) -> float:
+        """Return the logarithm by which a quantity changes on a host that takes longer."""
+        host_s, gpu_s = prediction.host_s or 0.0, prediction.gpu_s or 0.0
+        added_s = max(gpu_s, host_s * slower) - max(gpu_s, host_s)
+        time = math.log(max(1 + added_s / prediction.step_s, 1e-3))
+        # While it waits, a GPU draws what it draws whatever runs.
+        total_j = sum(prediction.terms_j.values())
+        rest = prediction.terms_j.get(AT_REST, 0.0) / total_j if total_j else 0.0
+        energy = math.log(max(1 + rest * added_s / prediction.step_s, 1e-3))
+        return {"time": time, "power": energy - time, "energy": energy}[quantity]
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,8 +460,12 @@ class Intervals:
         workload: Workload,
         placement: Placement,
         confidence: float = CONFIDENCE,
+        hosts: HostSpread | None = None,
     ) -> Prediction:
-        """Return `prediction` with intervals, and with the reasons why they are wide."""
+        """Return `prediction` with intervals, and with the reasons why they are wide.
+
+        `hosts` are those among which the placement's host is unknown; None where it is told.
+        """
         distance = self.scope.distance(workload, placement) if self.scope else Distance(0.0)
         key, traits = bottleneck_of(prediction), traits_of(prediction, _limit_w(placement))
 
@@ -421,8 +474,11 @@ class Intervals:
             if half is None:
                 return None
             spread = spread_of(self.spreads[quantity], traits) if quantity in self.spreads else 1.0
-            factor = math.exp(half * float(spread) * distance.factor)
-            return Interval(value / factor, value * factor, confidence)
+            half *= float(spread) * distance.factor
+            below = above = half
+            if hosts is not None:
+                below, above = hosts.widened(quantity, half, prediction, confidence)
+            return Interval(value * math.exp(-below), value * math.exp(above), confidence)
 
         return replace(
             prediction,

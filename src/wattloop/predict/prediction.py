@@ -35,6 +35,7 @@ class Placement:
         samples_s: the most samples a second that the data loader delivers per GPU; None is
             enough for any GPU.
         host_speed: dispatch speed of this host; 1 is the calibrated one's.
+        is_host_known: False where that speed is only assumed, which widens intervals.
     """
 
     gpu: Gpu
@@ -48,6 +49,7 @@ class Placement:
     network_bytes_s: float | None = None
     samples_s: float | None = None
     host_speed: float = 1.0
+    is_host_known: bool = True
     exchange_w: float | None = None
     zero: int = 0
 

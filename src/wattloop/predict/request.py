@@ -188,6 +188,7 @@ class Question:
             exchange_w=self.exchange_w,
             zero=0 if self.parallel is None else _sharding(self.parallel, self.gpus).zero,
             host_speed=1.0 if self.host_speed is None else self.host_speed,
+            is_host_known=self.host_speed is not None,
         )
 
 

@@ -127,7 +127,7 @@ class DecoderShape:
         if config.get("model_type") in NOT_DECODERS:
             raise ConfigError(
                 f"model {name}: {config['model_type']} does not generate token by token; serving "
-                "is predicted for decoder-only language models"
+                "and layouts are predicted for decoder-only language models"
             )
         if config.get("model_type") in NOT_READ:
             raise ConfigError(
@@ -144,8 +144,8 @@ class DecoderShape:
                     return value
             if missing is None:
                 raise ConfigError(
-                    f"model {name}: its configuration has no {keys[0]}; serving is predicted for "
-                    "decoder-only language models"
+                    f"model {name}: its configuration has no {keys[0]}; serving and layouts "
+                    "are predicted for decoder-only language models"
                 )
             return missing
 
@@ -242,8 +242,8 @@ def decoder_named(model: str) -> DecoderShape:
 
     if not model.startswith("hf:"):
         raise ConfigError(
-            f"model {model}: serving is predicted from a configuration; use hf:NAME (see "
-            "'wattloop predict models') or hf:PATH/config.json"
+            f"model {model}: serving and layouts are predicted from a configuration; use hf:NAME "
+            "(see 'wattloop predict models') or hf:PATH/config.json"
         )
     entry, _ = configuration_named(model.removeprefix("hf:"))
     return DecoderShape.of_config(model, entry)

@@ -44,6 +44,7 @@ CHECKPOINTING = ("none", "selective", "half", "full")
 """Activations that backward computes again: none, those inside attention (Megatron's selective),
 all but attention and every second product (torchtitan's selective), those of whole layers.
 """
+USUAL_SEQUENCE = 2048
 MESSAGES = 12
 """Tensors of a layer, each gathered by itself in ZeRO 3."""
 PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8")
@@ -83,7 +84,7 @@ class ParallelQuestion:
     gpu: str = "h100-sxm"
     layout: str | Layout = ""
     gpus: int | None = None
-    seq: int = 2048
+    seq: int = USUAL_SEQUENCE
     micro_batch: int = 1
     global_batch: int | None = None
     precision: str = "bf16"
@@ -784,6 +785,11 @@ def _results(
     )
     found = step_results(steps, values)
     return float(found.step_s[0]), float(found.power_w[0]), float(found.clock_share[0])
+
+
+def usual_sequence(shape: DecoderShape) -> int:
+    """Return the tokens of a sequence unless given, at most those that the model has places for."""
+    return min(USUAL_SEQUENCE, shape.positions or USUAL_SEQUENCE)
 
 
 def model_flops(shape: DecoderShape, seq: int) -> float:

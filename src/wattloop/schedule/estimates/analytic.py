@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from wattloop.predict.serving import DecoderShape
 
 
-DEFAULT_SEQUENCE = 2048
-"""Tokens of a sequence of a job with a layout."""
 SHIPPED = Path(__file__).with_name("saved_workloads")
 """Folder of workloads saved by scripts/make_workloads.py."""
 
@@ -382,7 +380,7 @@ class AnalyticOracle(Oracle):
         batch: int,
     ) -> "LaidOut":
         from wattloop.predict.parallel.layout import Layout, Links
-        from wattloop.predict.parallel.model import ParallelModel, ParallelQuestion
+        from wattloop.predict.parallel.model import ParallelModel, ParallelQuestion, usual_sequence
 
         gpu = where.gpu
         if gpu.name not in self._layouts:
@@ -392,7 +390,7 @@ class AnalyticOracle(Oracle):
             model=shape,
             gpu=gpu.name,
             layout=replace(layout, zero=kind.zero) if kind.zero else layout,
-            seq=kind.sequence or DEFAULT_SEQUENCE,
+            seq=kind.sequence or usual_sequence(shape),
             micro_batch=batch,
             global_batch=kind.global_batch,
             precision=kind.precision or "bf16",

@@ -138,7 +138,12 @@ def show_parallel(
     """Predict one step of a layout, and print it."""
     from wattloop.hardware.gpus import gpu_named
     from wattloop.predict.parallel.layout import Layout
-    from wattloop.predict.parallel.model import ParallelQuestion, predict_parallel
+    from wattloop.predict.parallel.model import (
+        ParallelQuestion,
+        predict_parallel,
+        usual_sequence,
+    )
+    from wattloop.predict.serving import decoder_named
 
     gpu = gpu_named(work.gpu)
     layout = Layout.parse(parallel, gpus)
@@ -149,7 +154,7 @@ def show_parallel(
             model=work.named_model(),
             gpu=work.gpu,
             layout=layout,
-            seq=work.seq or 2048,
+            seq=work.seq or usual_sequence(decoder_named(work.named_model())),
             micro_batch=batch,
             global_batch=batch * passes * layout.dp,
             precision=work.precision or "bf16",

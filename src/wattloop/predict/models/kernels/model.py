@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import ClassVar, Self
 
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.intervals import Intervals
+from wattloop.predict.intervals import HostSpread, Intervals
 from wattloop.predict.models.kernels.constants import KernelConstants, constants_for
 from wattloop.predict.models.kernels.kernel_cost import operation_times
 from wattloop.predict.models.kernels.operation_table import cost_key
@@ -42,6 +42,7 @@ class KernelModel(Model):
         self._source = source
         plain = self._constants.intervals
         self._intervals = Intervals.from_dict(plain) if plain else None
+        self._hosts = HostSpread.of(self._constants.made.get("hosts", {}).values())
         self._prepared: dict[int, Prepared] = {}
         self._profiles: dict[tuple[int, Gpu], tuple[Workload, StepProfile]] = {}
 
@@ -81,11 +82,12 @@ class KernelModel(Model):
             model=f"{self.name} ({placement.gpu.name}, {self._source})",
             warnings=tuple(warnings),
         )
-        return (
-            self._intervals.around(prediction, workload, placement)
-            if self._intervals
-            else (prediction)
-        )
+        if self._intervals is None:
+            return prediction
+        hosts = None if placement.is_host_known else self._hosts
+        if hosts is not None and workload.compile_mode:
+            hosts = hosts._replace(mean=0.0)  # compiled steps were measured on a usual host
+        return self._intervals.around(prediction, workload, placement, hosts=hosts)
 
     def _terms_j(self, profile: StepProfile, share: float, energy_j: float) -> dict[str, float]:
         """Return what each kind of work adds, and what the GPU draws whatever it does."""
