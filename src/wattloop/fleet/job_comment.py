@@ -11,6 +11,8 @@ from wattloop.core.yaml_spec import nearest
 LOW_POWER_SHARE = 0.7
 """Cap of a job that asks for low power and names no caps, as a share of the GPU's TDP."""
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+SHARDING = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
+LAYOUT = re.compile(r"[a-z]{2,10}(=[0-9x]{1,9})?(\+[a-z]{2,10}(=[0-9x]{1,9})?){0,9}", re.ASCII)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", re.ASCII)
 NUMBER = re.compile(r"\d{1,15}(\.\d{1,15})?([eE]\+?\d{1,2})?", re.ASCII)
 TIME = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(s|m|min|h|d)", re.ASCII)
@@ -31,6 +33,9 @@ class JobComment:
         model: as written in the comment, not yet resolved.
         work: samples to train on.
         deadline_s: seconds after submission.
+        zero, parallel, checkpointing, global_batch: how its GPUs divide it (`JobKind`).
+        requests_per_s, prompt, output, weights, tp: of a service (`ServiceLoad`), whose work is in
+            seconds.
     """
 
     model: str = ""
@@ -45,6 +50,15 @@ class JobComment:
     low_power: bool = False
     may_spread: bool = False
     no_save: bool = False
+    zero: int = 0
+    parallel: str = ""
+    checkpointing: str = "none"
+    global_batch: int | None = None
+    requests_per_s: float | None = None
+    prompt: int = 512
+    output: int = 512
+    weights: str = "bf16"
+    tp: int = 1
 
 
 def with_field(stated: JobComment, key: str, text: str | None) -> JobComment:
@@ -122,10 +136,23 @@ def _shares(text: str) -> tuple[float, ...]:
     return _choices(text, _share)
 
 
-def _precision(text: str) -> str:
-    if text not in PRECISIONS:
-        raise ValueError(f"choose one of {', '.join(PRECISIONS)}")
-    return text
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"choose one of {', '.join(words)}")
+        return text
+
+    return read
+
+
+def _sharding(text: str) -> int:
+    return SHARDING[_one_of(*SHARDING)(text)]
+
+
+def _layout(text: str) -> str:
+    if LAYOUT.fullmatch(text) is None:
+        raise ValueError("write sizes joined by '+', such as tp=8+sp+fsdp")
+    return text.replace("+", ",")
 
 
 def _time(text: str) -> float:
@@ -150,11 +177,20 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "batch": ("batches", _wholes(MOST_BATCH)),
     "samples": ("work", _number(1, MOST_WORK)),
     "gpus": ("gpus", _wholes(MOST_GPUS)),
-    "precision": ("precision", _precision),
+    "precision": ("precision", _one_of(*PRECISIONS)),
     "seq": ("sequence", _whole(MOST_SEQUENCE)),
     "caps": ("caps", _shares),
     "types": ("types", _names),
     "deadline": ("deadline_s", _time),
+    "sharding": ("zero", _sharding),
+    "parallel": ("parallel", _layout),
+    "checkpointing": ("checkpointing", _one_of("none", "selective", "half", "full")),
+    "global-batch": ("global_batch", _whole(10**9)),
+    "requests-per-s": ("requests_per_s", _number(1e-6, 1e6)),
+    "prompt": ("prompt", _whole(MOST_SEQUENCE)),
+    "output": ("output", _whole(MOST_SEQUENCE)),
+    "weights": ("weights", _one_of("bf16", "fp16", "fp8", "int4")),
+    "tp": ("tp", _whole(64)),
 }
 """Key in a comment or a rule -> field of `JobComment`, and its parser."""
 FLAGS = {"low-power": "low_power", "no-save": "no_save", "spread": "may_spread"}

@@ -367,29 +367,45 @@ class HostSpread(NamedTuple):
         return cls(float(np.mean(logs)), deviation)
 
     def widened(
-        self, quantity: str, half: float, prediction: Prediction, confidence: float
-    ) -> tuple[float, float]:
-        """Return the logarithms below and above a prediction for the calibrated host.
+        self, quantity: str, half: Array | float, step: "HostedStep", confidence: float = CONFIDENCE
+    ) -> tuple[Array, Array]:
+        """Return the logarithms below and above predictions for the calibrated host.
 
         That host is one of those that it may be, so no end comes closer than `half`. It was the
         quickest so far: a tenth of hosts may lie beyond the slow end, not half of that.
         """
         reach = NormalDist().inv_cdf(confidence) * self.deviation
         logs = (self.mean - reach, self.mean, self.mean + reach)
-        low, middle, high = sorted(self._moved(quantity, prediction, math.exp(x)) for x in logs)
-        below = math.hypot(half, middle - low) - middle
-        return max(half, below), max(half, math.hypot(half, high - middle) + middle)
+        ends = np.stack([step.moved(quantity, math.exp(x)) for x in logs])
+        low, middle, high = np.sort(ends, axis=0)
+        below = np.maximum(half, np.hypot(half, middle - low) - middle)
+        return below, np.maximum(half, np.hypot(half, high - middle) + middle)
 
-    def _moved(self, quantity: str, prediction: Prediction, slower: float) -> float:
+
+class HostedStep(NamedTuple):
+    """Steps of the calibrated host: their time, what GPU and host need, and the share of energy
+    that the GPU takes whatever runs.
+    """
+
+    step_s: Array | float
+    gpu_s: Array | float
+    host_s: Array | float
+    rest: Array | float
+
+    def moved(self, quantity: str, slower: float) -> Array:
         """Return the logarithm by which a quantity changes on a host that takes longer."""
-        host_s, gpu_s = prediction.host_s or 0.0, prediction.gpu_s or 0.0
-        added_s = max(gpu_s, host_s * slower) - max(gpu_s, host_s)
-        time = math.log(max(1 + added_s / prediction.step_s, 1e-3))
-        # While it waits, a GPU draws what it draws whatever runs.
+        longer_s = np.maximum(self.gpu_s, np.asarray(self.host_s) * slower)
+        added = (longer_s - np.maximum(self.gpu_s, self.host_s)) / self.step_s
+        time = np.log(np.maximum(1 + added, 1e-3))
+        energy = np.log(np.maximum(1 + self.rest * added, 1e-3))
+        return np.asarray({"time": time, "power": energy - time, "energy": energy}[quantity])
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> "HostedStep":
         total_j = sum(prediction.terms_j.values())
         rest = prediction.terms_j.get(AT_REST, 0.0) / total_j if total_j else 0.0
-        energy = math.log(max(1 + rest * added_s / prediction.step_s, 1e-3))
-        return {"time": time, "power": energy - time, "energy": energy}[quantity]
+        gpu_s, host_s = prediction.gpu_s or 0.0, prediction.host_s or 0.0
+        return cls(prediction.step_s, gpu_s, host_s, rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,6 +484,7 @@ class Intervals:
         """
         distance = self.scope.distance(workload, placement) if self.scope else Distance(0.0)
         key, traits = bottleneck_of(prediction), traits_of(prediction, _limit_w(placement))
+        hosted = HostedStep.of(prediction)
 
         def interval(quantity: str, value: float) -> Interval | None:
             half = self.half_width(quantity, key, confidence)
@@ -477,7 +494,7 @@ class Intervals:
             half *= float(spread) * distance.factor
             below = above = half
             if hosts is not None:
-                below, above = hosts.widened(quantity, half, prediction, confidence)
+                below, above = map(float, hosts.widened(quantity, half, hosted, confidence))
             return Interval(value * math.exp(-below), value * math.exp(above), confidence)
 
         return replace(

@@ -15,6 +15,7 @@ from wattloop.schedule.estimates.fleet_file import FleetOracle, ModelNames
 from wattloop.schedule.estimates.history import History
 from wattloop.schedule.estimates.job_estimator import UNLIMITED_S, EstimateSource, JobEstimator
 from wattloop.schedule.estimates.job_rules import JobRule, JobRules, SubmittedJob
+from wattloop.schedule.jobs.kind import ServiceLoad
 from wattloop.store.database import open_store
 from wattloop.store.runs import insert_run
 
@@ -40,6 +41,19 @@ def test_a_named_model_is_predicted() -> None:
     assert found.kind is not None and found.kind.gpus == (2,) and found.kind.caps == (0.5, 1.0)
     assert (found.work, found.deadline_s) == (1000.0, 3600.0)
     assert len(oracle.options(found.kind)) == 2
+
+
+def test_layouts_and_services_of_a_comment() -> None:
+    """How its GPUs divide a model; a service works for as long as it may."""
+    tag = "wattloop:model=toy,batch=8,samples=1000,parallel=tp=2+sp+fsdp,checkpointing=full"
+    found = JobEstimator(_oracle()).describe(_job(comment=f"{tag},sharding=zero1,global-batch=64"))
+    kind = found.kind
+    assert kind is not None and (kind.parallel, kind.zero) == ("tp=2,sp,fsdp", 1)
+    assert (kind.checkpointing, kind.global_batch, kind.precision) == ("full", 64, "bf16")
+    tag = "wattloop:model=toy,requests-per-s=2.5,prompt=100,output=20,weights=fp8,tp=2"
+    found = JobEstimator(_oracle()).describe(_job(comment=tag))
+    assert found.kind is not None and found.work == 600.0
+    assert found.kind.service == ServiceLoad(2.5, 100, 20, "fp8", 2)
 
 
 def test_a_comment_overrules_rules_and_rules_overrule_history(tmp_path: Path) -> None:

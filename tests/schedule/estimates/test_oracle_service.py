@@ -11,6 +11,8 @@ from wattloop.core.errors import ConfigError
 from wattloop.fleet.job_comment import JobComment
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.forecaster import Forecaster
+from wattloop.predict.parallel.layout import Links
+from wattloop.predict.parallel.model import ParallelQuestion, predict_parallel
 from wattloop.schedule.estimates.analytic import kind_workload, predict_question
 from wattloop.schedule.estimates.fleet_file import Fleet, load_fleet
 from wattloop.schedule.estimates.history import History
@@ -47,6 +49,35 @@ def test_a_price_is_what_predict_says(service: OracleService) -> None:
     told = answer.to_dict()["results"][0]["intervals"]["power_w"]
     assert told == pytest.approx([4 * one.power_interval.low, 4 * one.power_interval.high])
     assert price.provenance == "predicted" and "h200" in price.source
+
+
+def test_layouts_and_services_have_prices(service: OracleService) -> None:
+    """Time and power of `--parallel` and of `predict serve` at a rate; errors say what would do."""
+    trained = JobComment(
+        "llama-3.1-8b", (2,), 1e5, parallel="tp=2,fsdp", checkpointing="full", sequence=4096
+    )
+    served = JobComment("llama-3.1-8b", requests_per_s=8.0, prompt=1024, output=256)
+    asked = [AskedJob(stated=trained), AskedJob(SubmittedJob(time_limit_s=7200.0), served)]
+    eight, one = PlacementQuery("h100-sxm", 8), PlacementQuery("h100-sxm", 1)
+    found = service.answer(asked, [eight, one])
+    layout, refused, copies, alone = found.prices
+    alike = predict_parallel(
+        ParallelQuestion(
+            model="hf:llama-3.1-8b", gpu="h100-sxm", layout="tp=2,fsdp=4", seq=4096, micro_batch=2,
+            checkpointing="full",
+            links=Links.of(gpu_named("h100-sxm"), gpus_per_node=8, network_bytes_s=25e9),
+        )
+    )  # fmt: skip
+    assert layout.time_s == pytest.approx(1e5 * 4096 / alike.tokens_s)
+    assert layout.power_w == pytest.approx(8 * alike.power_w)
+    told = found.to_dict()["results"][0]["intervals"]
+    assert told["time_s"][1] / layout.time_s == pytest.approx(1.27, abs=0.01)
+    assert told["power_w"] is None
+    assert "does not divide 1 GPUs; 2, 4, 8, 16 would work" in refused.error
+    assert copies.time_s == alone.time_s == 7200.0
+    assert alone.power_w < copies.power_w < 8 * alone.power_w
+    late = service.answer(asked, [PlacementQuery("h200", 8)], wait_s=0.0)
+    assert all(price.later for price in late.prices)
 
 
 def test_power_is_not_thought_to_exceed_the_cap(service: OracleService) -> None:

@@ -1,5 +1,7 @@
 """Many pairs at once are what `predict` says of each."""
 
+from dataclasses import replace
+
 import pytest
 
 from wattloop.hardware.gpus import gpu_named
@@ -18,7 +20,7 @@ from wattloop.schedule.jobs import JobKind
 def test_figures_and_intervals_are_those_of_predict(
     name: str, model: str, precision: str, sequence: int | None
 ) -> None:
-    """Time, power and all three intervals, calibrated or from the data sheet alone."""
+    """Time, power and the wider side of all three intervals, for a host that nobody told."""
     gpu = gpu_named(name)
     estimator = KernelModel.for_gpu(gpu)
     workload = kind_workload(JobKind(model, precision, sequence=sequence), 64)
@@ -30,7 +32,7 @@ def test_figures_and_intervals_are_those_of_predict(
     placements.append(Placement(gpu, host_speed=0.02))  # the host is the bottleneck
     found = GpuWorkload(estimator, workload, gpu).figures(placements)
     for number, placement in enumerate(placements):
-        one = estimator.predict(workload, placement)
+        one = estimator.predict(workload, replace(placement, is_host_known=False))
         assert found.step_s[number] == pytest.approx(one.step_s)
         assert found.power_w[number] == pytest.approx(one.power_w)
         for quantity, value, interval in (
@@ -39,7 +41,8 @@ def test_figures_and_intervals_are_those_of_predict(
             ("energy", one.energy_j, one.energy_interval),
         ):
             assert interval is not None
-            assert value / found.factors[quantity][number] == pytest.approx(interval.low)
+            wider = max(value / interval.low, interval.high / value)
+            assert found.factors[quantity][number] == pytest.approx(wider)
 
 
 def test_workloads_together_are_as_each_alone() -> None:

@@ -206,12 +206,72 @@ def _point(model: Model, workload: Workload, placement: Placement) -> tuple[floa
 
 
 class LaidOut(NamedTuple):
-    """Figures of all GPUs of a layout or a service."""
+    """Figures of all GPUs of a layout or a service; its true time is within a factor `time_x`."""
 
     sample_s: float
     power_w: float
     step_s: float
     source: str
+    time_x: float = 1.0
+
+
+@lru_cache(maxsize=4096)
+def laid_out_figures(kind: JobKind, where: Placement, batch: int, idle_w: float) -> LaidOut:
+    """Return the figures of a layout or a service, from the sizes of its decoder.
+
+    Raises:
+        ConfigError: it does not divide or fit, or answers too slowly; with what would work.
+    """
+    from wattloop.predict.serving import decoder_named
+
+    shape = decoder_named(kind.model)
+    if kind.service is not None:
+        return _service_figures(kind.service, shape, where, idle_w)
+    return _layout_figures(kind, shape, where, batch)
+
+
+@lru_cache(maxsize=16)
+def _layout_model(gpu: Gpu) -> "ParallelModel":
+    from wattloop.predict.parallel.model import ParallelModel
+
+    return ParallelModel(gpu)
+
+
+def _layout_figures(kind: JobKind, shape: "DecoderShape", where: Placement, batch: int) -> LaidOut:
+    from wattloop.predict.parallel.layout import Layout, Links
+    from wattloop.predict.parallel.model import ParallelQuestion, usual_sequence
+
+    gpu, layout = where.gpu, Layout.parse(kind.parallel, where.gpus)
+    asked = ParallelQuestion(
+        model=shape,
+        gpu=gpu.name,
+        layout=replace(layout, zero=kind.zero) if kind.zero else layout,
+        seq=kind.sequence or usual_sequence(shape),
+        micro_batch=batch,
+        global_batch=kind.global_batch,
+        precision=kind.precision or "bf16",
+        checkpointing=kind.checkpointing,
+        cap_w=where.cap_w,
+        exchange_w=where.exchange_w,
+        links=Links.of(
+            gpu,
+            gpus_per_node=where.gpus_per_node,
+            network_bytes_s=where.network_bytes_s,
+            link_bytes_s=where.link_bytes_s,
+            hop_s=None if where.link_latency_s == HOP_S else where.link_latency_s,
+        ),
+    )
+    found = _layout_model(gpu).forecast(asked)
+    if not found.fits:
+        raise ConfigError(
+            f"{found.layout} on {where.gpus} x {gpu.product} needs "
+            f"{found.memory_bytes / 2**30:.0f} of {found.available_bytes / 2**30:.0f} GiB per GPU; "
+            "more GPUs, sharding: fsdp or checkpointing: full take less on each"
+        )
+    samples = found.tokens_s * found.step_s / asked.seq
+    time_x = found.step_interval.high / found.step_s
+    power_w = found.power_w * where.gpus
+    return LaidOut(found.step_s / samples, power_w, found.step_s, found.source, time_x)
 
 
 def _service_figures(
@@ -272,7 +332,6 @@ class AnalyticOracle(Oracle):
         self._options: dict[JobKind, PlacementOptions] = {}
         self._workloads: dict[tuple[str, str, int | None, int], Workload] = {}
         self._models: dict[int, Model] = {}
-        self._layouts: dict[str, ParallelModel] = {}
 
     def options(self, kind: JobKind) -> PlacementOptions:
         if kind not in self._options:
@@ -340,14 +399,11 @@ class AnalyticOracle(Oracle):
         return StepFigures(step_s, figures.power_w[place], figures.source)
 
     def _laid_out(self, kind: JobKind, rows: Placements) -> PlacementOptions:
-        """Return the figures of a layout or a service, from the sizes of its decoder.
-
-        The source of an empty table is why the first placement does not work.
-        """
+        """Return layouts or services; the source of an empty table is why the first fails."""
         from wattloop.predict.serving import decoder_named
 
         try:
-            shape = decoder_named(kind.model)
+            decoder_named(kind.model)
         except ConfigError as error:
             raise ConfigError(f"job kind {kind.label}: {error}") from None
         figures = np.full((3, len(rows)), np.nan)
@@ -359,62 +415,14 @@ class AnalyticOracle(Oracle):
         ):
             where = self._placement(number, gpus, spread, cap_w)
             try:
-                if kind.service is not None:
-                    idle_w = self.cluster.types[number].idle_w
-                    *found, source = _service_figures(kind.service, shape, where, idle_w)
-                else:
-                    *found, source = self._layout_figures(kind, shape, where, batch)
+                found = laid_out_figures(kind, where, batch, self.cluster.types[number].idle_w)
             except ConfigError as error:
                 faults.append(str(error))
                 continue
-            figures[:, row] = found
-            sources[f"decoder ({where.gpu.name}, {source})"] = None
+            figures[:, row] = found[:3]
+            sources[f"decoder ({where.gpu.name}, {found.source})"] = None
         source = "; ".join(sources) or next(iter(faults), "")
         return rows.options(figures[0], figures[1], figures[2], source)
-
-    def _layout_figures(
-        self,
-        kind: JobKind,
-        shape: "DecoderShape",
-        where: Placement,
-        batch: int,
-    ) -> "LaidOut":
-        from wattloop.predict.parallel.layout import Layout, Links
-        from wattloop.predict.parallel.model import ParallelModel, ParallelQuestion, usual_sequence
-
-        gpu = where.gpu
-        if gpu.name not in self._layouts:
-            self._layouts[gpu.name] = ParallelModel(gpu)
-        layout = Layout.parse(kind.parallel, where.gpus)
-        asked = ParallelQuestion(
-            model=shape,
-            gpu=gpu.name,
-            layout=replace(layout, zero=kind.zero) if kind.zero else layout,
-            seq=kind.sequence or usual_sequence(shape),
-            micro_batch=batch,
-            global_batch=kind.global_batch,
-            precision=kind.precision or "bf16",
-            checkpointing=kind.checkpointing,
-            cap_w=where.cap_w,
-            exchange_w=where.exchange_w,
-            links=Links.of(
-                gpu,
-                gpus_per_node=where.gpus_per_node,
-                network_bytes_s=where.network_bytes_s,
-                link_bytes_s=where.link_bytes_s,
-                hop_s=self.cluster.hop_s,
-            ),
-        )
-        found = self._layouts[gpu.name].forecast(asked)
-        if not found.fits:
-            raise ConfigError(
-                f"{found.layout} on {where.gpus} x {gpu.product} needs "
-                f"{found.memory_bytes / 2**30:.0f} of {found.available_bytes / 2**30:.0f} GiB per "
-                "GPU; more GPUs, sharding: fsdp or checkpointing: full take less on each"
-            )
-        samples = found.tokens_s * found.step_s / asked.seq
-        power_w = found.power_w * where.gpus
-        return LaidOut(found.step_s / samples, power_w, found.step_s, found.source)
 
     def _workload(self, kind: JobKind, batch: int) -> "Workload":
         key = (kind.model, kind.precision, kind.sequence, batch)

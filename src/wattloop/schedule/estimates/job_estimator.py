@@ -14,7 +14,7 @@ from wattloop.schedule.estimates.fleet_file import FleetOracle, ModelNames, time
 from wattloop.schedule.estimates.history import History, PastRuns
 from wattloop.schedule.estimates.job_rules import JobRules, SubmittedJob
 from wattloop.schedule.estimates.oracle import PlacementOptions
-from wattloop.schedule.jobs.kind import JobKind
+from wattloop.schedule.jobs.kind import JobKind, ServiceLoad
 
 DEFAULT_BATCH = 32
 """Default batch: samples per GPU and step."""
@@ -115,7 +115,18 @@ class JobDescription:
         if not self.keys:
             return found
         key, batches = self.keys[0], tuple(each.batch for each in self.keys)
-        return replace(found, model=key.model, precision=key.precision, batches=batches)
+        found = replace(found, model=key.model, precision=key.precision, batches=batches)
+        said = self.stated
+        if said.requests_per_s is not None:
+            load = (said.requests_per_s, said.prompt, said.output, said.weights, said.tp)
+            return replace(found, sequence=None, service=ServiceLoad(*load))
+        return replace(
+            found,
+            zero=said.zero,
+            parallel=said.parallel,
+            checkpointing=said.checkpointing,
+            global_batch=said.global_batch,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         key = self.keys[0] if self.keys else None
@@ -152,8 +163,13 @@ def describe_job(
     except ConfigError as error:
         found.unknown_model = str(error)
         return found
-    batches = stated.batches or names.batches(model) or (DEFAULT_BATCH,)
-    precision = stated.precision or names.precision(model)
+    if stated.requests_per_s is not None:  # a service works for as long as it may
+        limit_s = job.time_limit_s if stated.work is None else stated.work
+        found.stated, found.keys = replace(stated, work=limit_s), (WorkloadKey(model, "", None, 1),)
+        return found
+    usual = (1, "bf16") if stated.parallel else (DEFAULT_BATCH, names.precision(model))
+    batches = stated.batches or names.batches(model) or (usual[0],)
+    precision = stated.precision or usual[1]
     found.keys = tuple(WorkloadKey(model, precision, stated.sequence, batch) for batch in batches)
     if not stated.batches:
         found.notes.append(f"batch {'|'.join(map(str, batches))} assumed")

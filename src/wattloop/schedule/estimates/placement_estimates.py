@@ -9,10 +9,12 @@ import numpy as np
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_of_table
-from wattloop.predict.cap_curve import cap_curve
+from wattloop.predict.cap_curve import cap_curve, static_power
+from wattloop.predict.intervals import most_power_w
 from wattloop.predict.prediction import HOP_S, Placement
 from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.estimates.analytic import laid_out_figures
 from wattloop.schedule.estimates.fleet_file import FleetOracle
 from wattloop.schedule.estimates.history import PastRuns
 from wattloop.schedule.estimates.job_estimator import (
@@ -206,17 +208,21 @@ class PairEstimates:
         """Estimate each pair; a placement that is a text is an error message."""
         found: list[PlacementEstimate | None] = [None] * len(pairs)
         asked: list[tuple[int, WorkloadKey, PlacementKey]] = []
-        spots: dict[tuple[int, float | None], PlacementKey] = {}
+        spots: dict[tuple[int, float | None, int], PlacementKey] = {}
         for at, (number, where) in enumerate(pairs):
             job, place = jobs[number], places[where]
             refused = place if isinstance(place, str) else _refused(job, place)
             if refused or isinstance(place, str):
                 found[at] = PlacementEstimate(error=refused)
                 continue
-            spot = spots.get((where, job.cap_share))
+            kind = job.kind(())
+            if kind.is_laid_out:
+                found[at] = self._laid_out(job, kind, _capped(place, job.cap_share), objective)
+                continue
+            spot = spots.get((where, job.cap_share, kind.zero))
             if spot is None:
-                spot = self._kept.spot(_capped(place, job.cap_share))
-                spots[where, job.cap_share] = spot
+                spot = self._kept.spot(replace(_capped(place, job.cap_share), zero=kind.zero))
+                spots[where, job.cap_share, kind.zero] = spot
             if not job.keys:
                 found[at] = _by_time(job, spot.placement)
             for key in job.keys:
@@ -227,6 +233,35 @@ class PairEstimates:
             other = found[at]
             found[at] = price if other is None else _better(other, price, objective)
         return [price or PlacementEstimate(error="no price") for price in found]
+
+    def _laid_out(
+        self, job: JobDescription, kind: JobKind, place: Placement, objective: str
+    ) -> PlacementEstimate:
+        """Estimate a layout or a service; the rest of a long query is left for the next one."""
+        best: PlacementEstimate | None = None
+        plain = replace(kind, gpus=(1,), caps=(1.0,), batches=(1,), may_spread=False)
+        for batch in kind.batches:
+            if time.monotonic() > self._until_s:
+                return PlacementEstimate(error="being worked out; ask again", later=True)
+            try:
+                idle_w = static_power(place.gpu).watts
+                figures = laid_out_figures(plain, place, batch, idle_w)
+            except ConfigError as error:
+                price = PlacementEstimate(error=str(error))
+            else:
+                price = PlacementEstimate(
+                    time_s=None if job.work is None else job.work * figures.sample_s,
+                    power_w=figures.power_w,
+                    most_w=place.gpus * most_power_w(place),
+                    samples_s=1 / figures.sample_s,
+                    batch=batch,
+                    cap_w=place.cap_w,
+                    factors={"time": figures.time_x},
+                    provenance="predicted",
+                    source=f"decoder ({place.gpu.name}, {figures.source})",
+                )
+            best = price if best is None else _better(best, price, objective)
+        return best or PlacementEstimate(error="no batch")
 
     def _figures(
         self, asked: Sequence[tuple[int, WorkloadKey, PlacementKey]]

@@ -19,6 +19,7 @@ from wattloop.predict.forecaster import estimator_for
 from wattloop.predict.intervals import (
     CONFIDENCE,
     HOST_SHARE,
+    HostedStep,
     Intervals,
     kinds_of,
     most_power_w,
@@ -70,6 +71,7 @@ class GpuWorkload:
         self.profile: StepProfile = model.profile(workload, gpu)
         self._intervals = model.intervals
         self._kinds = kinds_of(one)
+        self._hosts = model.hosts(workload)
         self._distance = 1.0
         if self._intervals is not None and self._intervals.scope is not None:
             self._distance = self._intervals.scope.distance(workload, Placement(gpu)).factor
@@ -82,7 +84,11 @@ class GpuWorkload:
             return {}
         traits = traits_at(result.power_w / steps.cap_w, result.gpu_s / result.step_s, self._kinds)
         is_host = steps.host_s >= HOST_SHARE * result.step_s
-        found = {name: self._factors(self._intervals, name, traits, is_host) for name in QUANTITIES}
+        rest_w = self.values["power.idle_w"] + self.values["power.static_w"]
+        step = HostedStep(result.step_s, result.gpu_s, steps.host_s, rest_w / result.power_w)
+        found = {
+            name: self._factors(self._intervals, name, traits, is_host, step) for name in QUANTITIES
+        }
         return {name: values for name, values in found.items() if values is not None}
 
     def _factors(
@@ -91,7 +97,9 @@ class GpuWorkload:
         quantity: str,
         traits: Mapping[str, Floats | np.float64],
         is_host: NDArray[np.bool_],
+        step: HostedStep,
     ) -> Floats | None:
+        """Return the wider side of the intervals; nobody tells how quick the host is."""
         halves = [intervals.half_width(quantity, key, CONFIDENCE) for key in ("gpu", "host")]
         if halves[0] is None or halves[1] is None:
             return None
@@ -99,7 +107,10 @@ class GpuWorkload:
         spread: Floats | np.float64 = np.float64(1.0)
         if quantity in intervals.spreads:
             spread = spread_of(intervals.spreads[quantity], traits)
-        return np.asarray(np.exp(half * spread * self._distance), dtype=np.float64)
+        half = half * spread * self._distance
+        if self._hosts is not None:
+            half = np.maximum(*self._hosts.widened(quantity, half, step))
+        return np.asarray(np.exp(half), dtype=np.float64)
 
 
 def predict_pairs(

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.units import format_duration
+from wattloop.fleet.job_comment import SHARDING
 from wattloop.predict.parallel.layout import Layout
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle
@@ -286,9 +287,6 @@ class WorkSpec(StrictModel):
         if self.samples is not None:
             return self.samples * self.epochs, self.samples * self.epochs
         return (self.least or math.nan) * self.epochs, (self.most or math.nan) * self.epochs
-
-
-SHARDING = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 
 
 class ServiceSpec(StrictModel):

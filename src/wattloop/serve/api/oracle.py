@@ -10,7 +10,7 @@ from starlette.background import BackgroundTask
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.text import plain
-from wattloop.fleet.job_comment import JobComment
+from wattloop.fleet.job_comment import SHARDING, JobComment
 from wattloop.schedule.estimates.job_rules import SubmittedJob
 from wattloop.schedule.estimates.oracle_service import MOST_PAIRS, AskedJob
 from wattloop.schedule.estimates.placement_estimates import PlacementQuery
@@ -44,6 +44,11 @@ class _Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
 
+OF_DECODERS = ("parallel", "checkpointing", "global_batch", "requests_per_s", "prompt", "output",
+               "weights", "tp")  # fmt: skip
+"""Fields of a job with a layout, and of a service."""
+
+
 class JobQuestion(_Closed):
     """A job: a model with its sizes, or the description of a batch system."""
 
@@ -54,6 +59,21 @@ class JobQuestion(_Closed):
     samples: Annotated[float, Field(ge=1, le=1e15)] | None = None
     precision: Literal["", "fp32", "tf32", "bf16", "fp16"] = ""
     seq: Sequence | None = None
+    sharding: Literal["none", "zero1", "zero2", "zero3", "fsdp"] = Field(
+        "none", description="What its GPUs divide."
+    )
+    parallel: Annotated[str, Field(max_length=100)] = Field(
+        "", description="Layout of a decoder, such as `tp=8,sp,fsdp`."
+    )
+    checkpointing: Literal["none", "selective", "half", "full"] = "none"
+    global_batch: Annotated[int, Field(ge=1, le=10**9), BeforeValidator(_whole)] | None = None
+    requests_per_s: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
+        None, description="The job serves the model; `samples` are then seconds."
+    )
+    prompt: Sequence = 512
+    output: Sequence = 512
+    weights: Literal["bf16", "fp16", "fp8", "int4"] = "bf16"
+    tp: Annotated[int, Field(ge=1, le=64), BeforeValidator(_whole)] = 1
     low_power: bool = False
     deadline_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
     comment: Annotated[str, AfterValidator(plain)] = Field(
@@ -77,6 +97,8 @@ class JobQuestion(_Closed):
             work=self.samples,
             precision=self.precision,
             sequence=self.seq,
+            zero=SHARDING[self.sharding],
+            **{name: getattr(self, name) for name in OF_DECODERS},
             low_power=self.low_power,
             deadline_s=self.deadline_s,
         )

@@ -84,10 +84,14 @@ class KernelModel(Model):
         )
         if self._intervals is None:
             return prediction
-        hosts = None if placement.is_host_known else self._hosts
-        if hosts is not None and workload.compile_mode:
-            hosts = hosts._replace(mean=0.0)  # compiled steps were measured on a usual host
+        hosts = None if placement.is_host_known else self.hosts(workload)
         return self._intervals.around(prediction, workload, placement, hosts=hosts)
+
+    def hosts(self, workload: Workload) -> HostSpread | None:
+        """Return what is known of hosts other than the one of these constants."""
+        if self._hosts is not None and workload.compile_mode:
+            return self._hosts._replace(mean=0.0)  # compiled steps were measured on a usual host
+        return self._hosts
 
     def _terms_j(self, profile: StepProfile, share: float, energy_j: float) -> dict[str, float]:
         """Return what each kind of work adds, and what the GPU draws whatever it does."""
