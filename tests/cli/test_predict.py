@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -390,3 +391,15 @@ def test_a_plan_answers_whether_it_fits(capsys: pytest.CaptureFixture[str], file
     assert "1e+12 tokens" in shown.err
     assert main([*asked, "--gpu", "h200", "--cluster", "thesis"]) == 2
     assert "has no h200; it has a100-sxm-40, h100-sxm" in capsys.readouterr().err
+
+
+def test_requests_that_arrive_give_those_that_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Little's law on the terminal; a rate beyond the server names the most that it answers."""
+    asked = ["predict", "serve", "--model", "hf:qwen3-8b", "--gpu", "h100-sxm"]
+    assert main([*asked, "--requests-per-s", "2"]) == 0
+    out, err = capsys.readouterr()
+    (running,) = re.findall(r"2 requests/s: ([\d.]+) at the same time in the mean", err)
+    assert f": {round(float(running))} requests of 512 + 512 tokens" in out
+    for rate, said in (("900", "answer at most"), ("-1", "--requests-per-s -1: must be above 0")):
+        assert main([*asked, "--requests-per-s", rate]) == 2
+        assert said in capsys.readouterr().err

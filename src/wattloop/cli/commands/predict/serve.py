@@ -1,11 +1,15 @@
 """`wattloop predict serve`: a language model that answers requests, before it runs."""
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import typer
 
 from wattloop.cli.commands.predict.options import with_options_named
 from wattloop.cli.commands.predict.parallel import format_parameters
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import present, print_rows, say
+from wattloop.core.errors import ConfigError
 from wattloop.core.units import (
     format_bytes,
     format_duration,
@@ -13,14 +17,21 @@ from wattloop.core.units import (
     format_power,
     format_share,
 )
+from wattloop.predict.cap_curve import static_power
 from wattloop.predict.serving import (
     ENGINES,
     WEIGHT_BYTES,
+    DecoderShape,
     ServingForecast,
+    ServingModel,
     ServingQuestion,
     decoder_named,
+    load_at_rate,
     serving_model,
 )
+
+if TYPE_CHECKING:
+    from wattloop.predict.generation import GenerationModel
 
 
 def serve_command(  # noqa: PLR0913 - one parameter per option
@@ -29,6 +40,9 @@ def serve_command(  # noqa: PLR0913 - one parameter per option
     gpu: str = option("--gpu -g NAME", "Such as h200, b200, or my_gpu.yaml.", "h200"),
     tp: int = option("--tp", "GPUs that share every layer (tensor parallel).", 1),
     concurrency: int = option("--concurrency", "Requests that run at the same time.", 32),
+    requests_per_s: float | None = option(
+        "--requests-per-s", "Requests that arrive, in place of --concurrency.", None
+    ),
     prompt: int = option("--prompt", "Tokens of a prompt.", 512),
     output: int = option("--output", "Tokens of an answer.", 512),
     weights: str = option("--weights", f"{', '.join(WEIGHT_BYTES)}.", "bf16"),
@@ -57,6 +71,8 @@ def serve_command(  # noqa: PLR0913 - one parameter per option
         )
         shape = decoder_named(model)
         server = serving_model(question, gpu_named(gpu))
+        if requests_per_s is not None:
+            question = _at_rate(server, question, shape, requests_per_s)
         forecast = server.forecast(question, shape)
         best = server.best_cap(question, shape) if cap is None else None
 
@@ -64,6 +80,28 @@ def serve_command(  # noqa: PLR0913 - one parameter per option
         return {**forecast.to_dict(), "best_cap": None if best is None else best.to_dict()}
 
     present(json_file, data, lambda: _show(forecast, best))
+
+
+def _at_rate(
+    server: "ServingModel | GenerationModel",
+    question: ServingQuestion,
+    shape: DecoderShape,
+    requests_per_s: float,
+) -> ServingQuestion:
+    """Return the question with as many requests at the same time as the rate keeps running."""
+    if not requests_per_s > 0:
+        raise ConfigError(f"requests-per-s {requests_per_s:g}: must be above 0")
+    idle_w = question.tp * static_power(server.gpu).watts
+    steady = load_at_rate(
+        lambda requests: server.forecast(replace(question, concurrency=requests), shape),
+        requests_per_s,
+        idle_w,
+    )
+    say(
+        f"{requests_per_s:g} requests/s: {steady.requests:.3g} at the same time in the mean, "
+        f"{format_power(steady.power_w)} with {format_power(idle_w)} while none runs"
+    )
+    return replace(question, concurrency=max(1, round(steady.requests)))
 
 
 def _show(forecast: ServingForecast, best: ServingForecast | None) -> None:
