@@ -85,7 +85,7 @@ class WorkloadOptions:
 
 FIELDS = (
     "model|script|run|limit|gpus|gpu|batch|seq|image|precision|optimizer|style|accumulate|compile|cap|clock|head|input|"
-    "samples-per-second|network|hop|exchange-power|host-speed|estimator|calibration|sweep|compare|inference|steps|"
+    "samples-per-second|network|hop|exchange-power|host-speed|requests-per-s|estimator|calibration|sweep|compare|inference|steps|"
     "epochs|samples|plot|save-workload|concurrency|prompt|output|weights|tp|"
     "parallel|checkpointing|global-batch|objective|kernels|cluster"
 )
