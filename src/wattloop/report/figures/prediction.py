@@ -4,13 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wattloop.predict.comparison import Axis, ComparisonPoint
-from wattloop.predict.prediction import Interval
+from wattloop.predict.prediction import AT_REST, Interval
 from wattloop.report.figures.chart import (
     HEIGHT,
+    PALETTE,
     Row,
     Spec,
     channel,
     colour,
+    in_turn,
     layers,
     mark,
     styled,
@@ -41,8 +43,8 @@ PANELS = {
 }
 
 
-MOST_PARTS = 9
-"""Parts of a bar; smaller ones are joined."""
+MOST_PARTS, LEAST_SHARE = 6, 0.01
+"""Parts of a bar, and the least of them; smaller ones are joined."""
 
 
 def parts_figure(bars: Mapping[str, Mapping[str, float]], subtitle: str) -> Spec:
@@ -51,8 +53,8 @@ def parts_figure(bars: Mapping[str, Mapping[str, float]], subtitle: str) -> Spec
     for what, parts in bars.items():
         whole = sum(parts.values())
         ordered = sorted(parts.items(), key=lambda item: -item[1])
-        kept = ordered[:MOST_PARTS]
-        rest = sum(value for _, value in ordered[MOST_PARTS:])
+        kept = [part for part in ordered[:MOST_PARTS] if part[1] >= LEAST_SHARE * whole]
+        rest = sum(value for _, value in ordered[len(kept) :])
         rows += [
             {"quantity": what, "part": name, "share": value / whole, "rank": rank}
             for rank, (name, value) in enumerate([*kept, *([("other", rest)] if rest else [])])
@@ -64,7 +66,7 @@ def parts_figure(bars: Mapping[str, Mapping[str, float]], subtitle: str) -> Spec
         rows=rows,
         y=channel("quantity:N", None, sort=list(bars)),
         x=channel("share:Q", None, axis={"format": "%"}, scale={"domain": [0, 1]}),
-        color=colour("part", order),
+        color=colour("part", order) | {"scale": _coloured(order)},
         order=channel("rank:Q"),
         tooltip=[
             channel("part:N", "Part"),
@@ -72,6 +74,17 @@ def parts_figure(bars: Mapping[str, Mapping[str, float]], subtitle: str) -> Spec
         ],
     )
     return {**styled(chart, "Where it goes", subtitle), "height": {"step": 44}}
+
+
+def _coloured(order: Sequence[str]) -> Spec:
+    """Return a colour per part, grey for what a GPU takes whatever it does."""
+    others = [name for name in order if name != AT_REST]
+    scale = in_turn(others, PALETTE[:-1])
+    rest = [AT_REST] * (len(others) < len(order))
+    return {
+        "domain": [*scale["domain"], *rest],
+        "range": [*scale["range"], *PALETTE[-1:] * len(rest)],
+    }
 
 
 def forecast_figures(points: Sequence[ComparisonPoint], axes: Sequence[Axis]) -> dict[str, Spec]:
