@@ -23,7 +23,6 @@ from wattloop.predict.serving import (
     ServingForecast,
     ServingQuestion,
     check,
-    least_energy,
     spec_only_notes,
 )
 from wattloop.predict.workload.workload import Workload
@@ -82,12 +81,6 @@ class GenerationModel:
             parts_j=_parts(decode.terms_j),
             source="spec-only" if "spec-only" in decode.model else "shipped",
             notes=self._notes(question, decode),
-        )
-
-    def best_cap(self, question: ServingQuestion, shape: DecoderShape) -> ServingForecast:
-        """Return the forecast at the power limit with the least energy per token."""
-        return least_energy(
-            self.gpu, lambda cap_w: self.forecast(replace(question, cap_w=cap_w), shape)
         )
 
     def _traced(self, question: ServingQuestion) -> GenerationPasses:

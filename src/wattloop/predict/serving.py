@@ -394,12 +394,6 @@ class ServingModel:
             notes=_notes(self.gpu, self.source),
         )
 
-    def best_cap(self, question: ServingQuestion, shape: DecoderShape) -> ServingForecast:
-        """Return the forecast at the power limit with the least energy per token."""
-        return least_energy(
-            self.gpu, lambda cap_w: self.forecast(replace(question, cap_w=cap_w), shape)
-        )
-
     def iteration(
         self, question: ServingQuestion, shape: DecoderShape, prompt_tokens: float
     ) -> Iteration:

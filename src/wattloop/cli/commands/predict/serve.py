@@ -26,6 +26,7 @@ from wattloop.predict.serving import (
     ServingModel,
     ServingQuestion,
     decoder_named,
+    least_energy,
     load_at_rate,
     serving_model,
 )
@@ -74,7 +75,11 @@ def serve_command(  # noqa: PLR0913 - one parameter per option
         if requests_per_s is not None:
             question = _at_rate(server, question, shape, requests_per_s)
         forecast = server.forecast(question, shape)
-        best = server.best_cap(question, shape) if cap is None else None
+        best = None
+        if cap is None:
+            best = least_energy(
+                server.gpu, lambda cap_w: server.forecast(replace(question, cap_w=cap_w), shape)
+            )
 
     def data() -> dict[str, object]:
         return {**forecast.to_dict(), "best_cap": None if best is None else best.to_dict()}
