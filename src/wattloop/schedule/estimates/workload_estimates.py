@@ -99,7 +99,7 @@ class GpuWorkload:
         is_host: NDArray[np.bool_],
         step: HostedStep,
     ) -> Floats | None:
-        """Return the wider side of the intervals; nobody tells how quick the host is."""
+        """Return the wider side of the intervals, for a host of unknown speed."""
         halves = [intervals.half_width(quantity, key, CONFIDENCE) for key in ("gpu", "host")]
         if halves[0] is None or halves[1] is None:
             return None
