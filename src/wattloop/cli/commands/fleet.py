@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from wattloop.cli.app import StoreOptions, Verb
 from wattloop.cli.options import Config, JsonFile, StorePlace, argument, option, settings_of
-from wattloop.cli.output import UNKNOWN, print_rows, say, write_json
+from wattloop.cli.output import UNKNOWN, print_rows, say, short_energy, write_json
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 
@@ -113,7 +113,7 @@ def nodes(
 
     The server stores what agents say every few seconds; runs are read from the same store.
     """
-    from wattloop.core.units import format_duration, format_energy, format_power
+    from wattloop.core.units import format_duration, format_power
     from wattloop.fleet.nodes import node_health
 
     with given.open_store() as place:
@@ -124,7 +124,7 @@ def nodes(
         raise ConfigError(f"node {node}: not known here; known: {names}")
 
     def quiet(age_s: float | None) -> str:
-        return "well" if age_s is not None else "no agent, runs well"
+        return "well" if age_s is not None else "well, by its runs"
 
     def print_nodes() -> None:
         rows = [
@@ -135,7 +135,7 @@ def nodes(
                 UNKNOWN if one.age_s is None else f"{format_duration(one.age_s)} ago",
                 _day(one.last_run_wall_s),
                 str(one.runs),
-                UNKNOWN if not one.energy_j else format_energy(one.energy_j),
+                UNKNOWN if not one.energy_j else short_energy(one.energy_j),
             )
             for one in found
         ]
