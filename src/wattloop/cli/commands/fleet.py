@@ -145,8 +145,8 @@ def nodes(
             "power",
             "heard",
             "last run",
-            "runs of 7 days",
-            "energy of 7 days",
+            "runs, 7 d",
+            "energy, 7 d",
         )
         print_rows(heads, rows, spare=heads[:3:-1])
         for one in found:
