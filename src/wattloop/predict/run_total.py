@@ -365,8 +365,10 @@ def measured_job(record: "RunRecord", settings: Settings, wanted: str) -> Measur
     cost = told.get("cost") or {}
     if tariff is None and isinstance(cost.get("tariff_per_kwh"), int | float):
         tariff, currency = float(cost["tariff_per_kwh"]), str(cost.get("currency") or "")
-    intensity = find_intensity(settings).found
     grams = (told.get("carbon_intensity") or {}).get("g_co2e_per_kwh")
+    if grams is None or settings.zone or settings.carbon_g_per_kwh is not None:
+        intensity = find_intensity(settings).found
+        grams = grams if intensity is None else intensity.g_co2e_per_kwh
     return MeasuredJob(
         run_id=record.run_id,
         name=record.name or record.run_id,
@@ -378,7 +380,7 @@ def measured_job(record: "RunRecord", settings: Settings, wanted: str) -> Measur
         facility_j=facility_j,
         tariff_per_kwh=tariff,
         currency=currency,
-        g_co2e_per_kwh=grams if intensity is None else intensity.g_co2e_per_kwh,
+        g_co2e_per_kwh=grams,
         finished=record.status.value == "finished",
     )
 
