@@ -1,5 +1,6 @@
 """Promises of Helios' cost: what makes it choose lower caps, and what higher ones."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -109,3 +110,12 @@ def test_queues_of_like_length_are_one_level() -> None:
     assert [waiting_level(n) for n in range(5)] == [0, 1, 2, 3, 4]
     assert len({waiting_level(n) for n in range(10_000)}) < 20
     assert waiting_level(1000) == pytest.approx(1000, rel=0.42)
+
+
+@pytest.mark.filterwarnings("error")
+def test_placements_that_draw_no_more_than_idle_have_costs_within_a_delay() -> None:
+    """Smaller batches are left out; their time times no power is no number."""
+    options = WrongOracle().options(replace(MALLEABLE, batches=(32, 64)))
+    idle_w = np.full(len(options), 50.0)
+    idle = Estimates(100 * options.sample_s, idle_w, idle_w, options.gpus, options)
+    assert not np.isnan(time_value(1.0, 0.0, 8, exact=True, max_delay=0.1).cost(idle)).any()
