@@ -19,6 +19,7 @@ from wattloop.schedule.policies.time_value import (
 )
 from wattloop.schedule.step_function import StepFunction
 from wattloop.schedule.view import ClusterView
+from wattloop.testing.synthetic_cluster import FormulaOracle
 
 OPTIONS = WrongOracle().options(MALLEABLE)
 IDLE_W = np.where(OPTIONS.type_index == 0, 50.0, 60.0) * OPTIONS.gpus
@@ -115,7 +116,7 @@ def test_queues_of_like_length_are_one_level() -> None:
 @pytest.mark.filterwarnings("error")
 def test_placements_that_draw_no_more_than_idle_have_costs_within_a_delay() -> None:
     """Smaller batches are left out; their time times no power is no number."""
-    options = WrongOracle().options(replace(MALLEABLE, batches=(32, 64)))
+    options = FormulaOracle(two_types()).options(replace(MALLEABLE, batches=(32, 64)))
     idle_w = np.full(len(options), 50.0)
     idle = Estimates(100 * options.sample_s, idle_w, idle_w, options.gpus, options)
     assert not np.isnan(time_value(1.0, 0.0, 8, exact=True, max_delay=0.1).cost(idle)).any()
