@@ -5,13 +5,16 @@
 100 seeds of the scenario as ADR 0031 fixed it (fewer where no bar is), two processes. Philly needs
 the traces that WATTLOOP_SHARED_DATA names; without them its table is left out, and said to be.
 `--quick` takes two hours of one seed and the bars only. With `--keep` a call continues where the
-last one ended.
+last one ended. `--hops` replaces only the table of hops on the page.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from bars import Bar, Page, Table, arguments, publish
+from bars import Bar, Page, Table, arguments, markdown, publish
 from policies_bound import most_kept
 from policies_energy_bound import least_kwh
 from policies_philly import philly_rows
@@ -63,9 +66,35 @@ switches](policies_switches.md).
 
 
 def main() -> int:
-    args = pieces(arguments(__doc__ or ""))
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--hops", action="store_true", help="replace the table of hops on the page")
+    args = pieces(parser)
+    if args.hops:
+        replace_hops(args.docs / "policies.md", sensitivity(len(FEW), args.pieces))
+        return 0
     publish(quick_page() if args.quick else page(args.pieces), args)
     return 0
+
+
+def replace_hops(path: Path, table: Table) -> None:
+    """Replace the table of hops, and the paragraph that leads to it, on a page that exists."""
+    table = replace(table, text=f"{table.text} Measured on {datetime.now(UTC):%Y-%m-%d}.")
+    new = markdown(Page("policies", "", [], [table])).split("\n\n")
+    begin = next(n for n, part in enumerate(new) if part.startswith(f"## {table.title}"))
+    old = path.read_text().split(f"## {table.title}\n\n")
+    parts = old[0].rstrip("\n").split("\n\n")
+    if len(old) > 1:  # what follows the old table
+        rest = old[1].split("\n\n")
+        parts += rest[next(n for n, part in enumerate(rest) if part.startswith("| hop")) + 1 :]
+    leads = next(part for part in TEXT.strip().split("\n\n") if part.startswith("How Zeus'"))
+    parts = [leads if part.startswith("How Zeus'") else part for part in parts]
+    # before the footer, which every page has
+    path.write_text(
+        "\n\n".join(
+            [*parts[:-1], *(part.strip() for part in new[begin : begin + 3]), parts[-1].strip()]
+        )
+        + "\n"
+    )
 
 
 def case(policy: str, rate: float = STATED, factor: float = 3.5, **more: Any) -> Case:
