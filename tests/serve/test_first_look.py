@@ -100,7 +100,7 @@ def test_what_cost_most_last_week(reader: Reader) -> None:
     week = reader.page.locator("section:has(h2:text-is('This week'))").inner_text()
     (runs,) = re.findall(r"\(last week (\d+)\)", week)
     reader.click("link", "all of them", "section:has(#largest)")
-    assert reader.page.locator("#list tbody tr").count() == int(runs) == 3
+    assert reader.page.locator("#list tbody tr").count() == int(runs) >= 3
     first = reader.page.locator("#list tbody tr").first.inner_text()
     assert "unet-seg" in first and "EUR" in first
     assert reader.clicks <= MOST_CLICKS
@@ -139,14 +139,15 @@ def test_why_a_run_is_wasteful(reader: Reader) -> None:
 
 def test_what_the_job_would_cost_on_an_h100(reader: Reader) -> None:
     """From the run alone: money, time, energy and CO2e of the whole job, with intervals."""
-    reader.click("link", "unet-seg", "section:has(#largest)")
+    reader.click("link", "gpt2-capped", "section:has(#largest)")
     reader.click("link", "On another GPU: what would it cost on an H100?")
-    reader.sees("unet-seg on NVIDIA H100")
+    reader.sees("gpt2-capped on NVIDIA H100")
     rows = reader.page.locator("section:has(#moved) tbody tr").all_inner_texts()
     for what, unit in (("time", "min"), ("energy", "Wh"), ("cost", "EUR"), ("carbon", "CO2e")):
         (row,) = (row for row in rows if row.startswith(f"{what}\t"))
         assert row.count(unit) >= 2, row
-    assert reader.page.locator("select[name=gpu]").input_value() == "h100-sxm"
+    chosen = reader.page.locator("section:has(#moved) select[name=gpu]")
+    assert chosen.input_value() == "h100-sxm"
 
 
 def test_what_a_job_would_cost_is_asked_on_the_page_of_predictions(reader: Reader) -> None:

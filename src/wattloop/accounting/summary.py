@@ -241,8 +241,8 @@ def _carbon(mass_g: float) -> str:
 
 
 def format_money(amount: float) -> str:
-    """`16.72`; less than a cent with two digits."""
-    return f"{amount:,.2f}" if amount >= 0.01 else f"{amount:.2g}"
+    """`16.72`; a small amount has two digits: `0.0073`."""
+    return f"{amount:,.2f}" if amount >= 0.1 else f"{amount:.2g}"
 
 
 def _percent(share: float) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattloop.accounting.carbon import Intensity, find_intensity
-from wattloop.accounting.summary import GpuPrice
+from wattloop.accounting.summary import GpuPrice, format_money
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Scope, picked
 from wattloop.core.settings import Settings
@@ -420,7 +420,7 @@ def job_table(found: JobOnGpu) -> Table:
     priced = job.priced(PredictedAmount(job.facility_j))
 
     def money(value: float) -> str:
-        return f"{value:,.2f} {job.currency}".rstrip()
+        return f"{format_money(value)} {job.currency}".rstrip()
 
     def mass(mass_g: float) -> str:
         return f"{format_mass(mass_g)} CO2e"
