@@ -33,7 +33,7 @@ from wattloop.store.runs import RunFilter, RunRecord, find_run, list_runs
 from wattloop.store.sample_queries import read_samples
 from wattloop.store.samples import series_of
 from wattloop.store.schema import experiments, jobs, run_facts, run_tags, runs
-from wattloop.store.trial_groups import TRIAL_TAGS, TrialGroup, is_trial_job, job_groups
+from wattloop.store.trial_groups import TRIAL_TAGS, TrialGroup, is_trial_job, job_groups, trial_runs
 
 LOOK_BACK = 1_000
 """Number of runs that are searched for the last job."""
@@ -246,7 +246,8 @@ def matching_groups(store: Store, wanted: JobFilter | None = None) -> list[Trial
 
 def count_trials(store: Store, wanted: JobFilter | None = None) -> int:
     """Return the number of matching jobs that `folded_job_page` leaves out."""
-    query = select(func.count()).where(*_conditions(wanted or JobFilter()), is_trial_job())
+    trials = jobs.c.first_run_id.in_(trial_runs())
+    query = select(func.count()).where(*_conditions(wanted or JobFilter()), trials)
     with store.reading() as connection:
         return int(connection.execute(query.select_from(jobs)).scalar_one())
 
