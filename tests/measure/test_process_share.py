@@ -30,6 +30,7 @@ from wattloop.meters import nvidia
 from wattloop.meters.base import Context, DeviceProcess
 from wattloop.store.database import open_store
 from wattloop.store.job_queries import job_totals
+from wattloop.store.journal import read_journal
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import list_runs
 from wattloop.virtual.node import shared_gpus
@@ -315,6 +316,31 @@ DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="%(uuid)s",GPU_I_PROFILE="1g.10gb",GPU_I_ID=
 DCGM_FI_PROF_SM_ACTIVE{gpu="0",GPU_I_ID="x"} nonsense
 DCGM_FI_PROF_SM_ACTIVE{
 """
+
+
+def test_a_crashed_run_on_an_instance_keeps_its_part(
+    card: StubNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: what a journal without an end says of a MIG instance is its part, not the card."""
+    state = card.gpu(0)
+    state.mig_mode, state.mig_sm[0] = 1, -1
+    state.mig_slices[0], state.mig_slices[1] = 5, 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"MIG-1{state.uuid.decode()[5:]}")
+    monkeypatch.setattr(process_share, "EVENT_EVERY_S", 0.0)
+    card.constant(0, 500.0)
+    settings = Settings(meters=("nvidia",), sampler="thread", store=str(tmp_path / "runs.db"))
+    session = Session.open(context=Context(Host(), settings))
+    time.sleep(1.2)
+    session._flush()
+    (path,) = (tmp_path / "runs.db.journals").glob("*.journal")
+    journal = read_journal(path)
+    assert journal is not None
+    end = finalize_orphaned_run(journal)
+    session.close()
+    (energy,) = (d for d in end["result"]["domains"] if d["name"] == "gpu:0")
+    duration_s = end["time_s"] - end["result"]["begin_s"]
+    assert energy["energy_j"] == pytest.approx(2 / 7 * 500 * duration_s, rel=0.25)
+    assert energy["provenance"] == "modelled"
 
 
 def test_activity_from_dcgm(card: StubNvml, monkeypatch: pytest.MonkeyPatch) -> None:
