@@ -152,8 +152,8 @@ def split_run(
         found[name] = subtract(inside, taken)
         taken = merge([*taken, *inside])
     rest = subtract([run], taken)
-    first_s = training[0][0] if training else run[1]
-    last_s = training[-1][1] if training else run[1]
+    first_s = min((a for a, _ in training), default=run[1])
+    last_s = max((b for _, b in training), default=run[1])
     found["start-up"] = [(a, b) for a, b in rest if b <= first_s]
     found["tail"] = [(a, b) for a, b in rest if a >= last_s and b > first_s]
     between = [span for span in rest if span not in found["start-up"] + found["tail"]]

@@ -162,6 +162,8 @@ def test_steps_that_are_written_late(machine: Machine, tmp_path: Path) -> None:
     assert written.collector.steps == 35
     written.write(os.getpid(), 0.011, 0.012, 0.013, *(20 + 0.001 * i for i in range(5)))
     assert written.finish() == 43
+    begin_s, end_s = written.collector._edges_s[-16], written.collector._edges_s[-1]
+    assert (begin_s, end_s) == pytest.approx((written.begin_s + 0.01, written.begin_s + 20.004))
 
 
 def test_a_step_that_never_comes_again(framework: Machine) -> None:

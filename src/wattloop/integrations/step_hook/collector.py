@@ -70,7 +70,6 @@ class ProgramProcess:
         """End of its last step of the run."""
         self.together = False
         """Whether steps were left out because the leader stepped meanwhile."""
-        self._gaps_s: deque[float] = deque(maxlen=RECENT_STEPS)
         self.tokens: float | None = None
         self.backlog: list[list[float]] = []
         """Steps that are not yet in the run, or left out."""
@@ -83,6 +82,7 @@ class ProgramProcess:
         self.number = 0
         """Number in the run of the first step of this process."""
         self._taken_s: float | None = None
+        self._gaps_s: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def take(self, count: int = 1) -> list[list[float]]:
         """Return the next steps, and remove them."""
