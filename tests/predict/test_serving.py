@@ -17,6 +17,7 @@ from wattloop.predict.serving import (
     ServingModel,
     ServingQuestion,
     decoder_named,
+    least_energy,
     load_at_rate,
     predict_serving,
 )
@@ -115,7 +116,10 @@ def test_a_cap_saves_energy_of_a_busy_server() -> None:
     question = replace(QWEN, model="hf:llama-3.1-70b", tp=4, concurrency=200)
     shape = decoder_named(question.model)
     server = ServingModel(gpu_named("h100-sxm"))
-    free, best = server.forecast(question, shape), server.best_cap(question, shape)
+    free = server.forecast(question, shape)
+    best = least_energy(
+        server.gpu, lambda cap_w: server.forecast(replace(question, cap_w=cap_w), shape)
+    )
     assert best.question.cap_w is not None
     assert best.question.cap_w < 700
     assert best.token_j < free.token_j
