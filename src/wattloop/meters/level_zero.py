@@ -6,10 +6,10 @@ Zero is for older kernels and for Windows. Structures are those of `zes_api.h`.
 
 from __future__ import annotations
 
-import ctypes
+import os
+import struct
 import sys
 from collections.abc import Callable, Sequence
-from ctypes import c_char, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any, ClassVar, NamedTuple
 
 from wattloop.core.errors import MeterUnavailable
@@ -30,39 +30,19 @@ _MEANING = {
 }
 
 
-class _DeviceProperties(ctypes.Structure):
-    """zes_device_properties_t up to the name in its ze_device_properties_t."""
-
-    _fields_ = [
-        *(("stype", c_uint32), ("next", c_void_p)),
-        *(("core_stype", c_uint32), ("core_next", c_void_p)),
-        *((name, c_uint32) for name in ("type", "vendor", "device", "flags", "subdevice", "clock")),
-        ("largest_allocation", c_uint64),
-        *((f"limit{number}", c_uint32) for number in range(7)),
-        ("timer_resolution", c_uint64),
-        *(("timestamp_bits", c_uint32), ("kernel_timestamp_bits", c_uint32)),
-        *(("uuid", c_uint8 * 16), ("name", c_char * 256), ("rest", c_uint8 * 1_024)),
-    ]  # fmt: skip
-
-
-class _PowerProperties(ctypes.Structure):
-    """zes_power_properties_t; limits are in milliwatts, -1 where unknown."""
-
-    _fields_ = [
-        *(("stype", c_uint32), ("next", c_void_p), ("on_subdevice", c_uint8)),
-        *(("subdevice", c_uint32), ("can_control", c_uint8), ("has_threshold", c_uint8)),
-        *(("default_mw", c_int32), ("least_mw", c_int32), ("most_mw", c_int32)),
-    ]
-
-
-class _EnergyCounter(ctypes.Structure):
-    """zes_power_energy_counter_t."""
-
-    _fields_ = [("energy_uj", c_uint64), ("time_us", c_uint64)]
+DEVICE = struct.Struct("@IPIP6IQ7IQ2I16s256s")
+"""zes_device_properties_t up to the name in its ze_device_properties_t; the rest is not read."""
+DEVICE_REST_B = 1_024
+FLAGS, NAME = 7, -1
+POWER = struct.Struct("@IPBIBBiii")
+"""zes_power_properties_t; limits are in milliwatts, -1 where unknown."""
+ON_SUBDEVICE, DEFAULT_MW = 2, 6
+COUNTER = struct.Struct("@QQ")
+"""zes_power_energy_counter_t: microjoules, microseconds."""
 
 
 class _Card(NamedTuple):
-    handle: c_void_p
+    handle: Any
     domain: Domain
 
 
@@ -70,11 +50,20 @@ def detect(context: Context) -> Sequence[Meter]:
     """Find discrete cards whose counter no file shows."""
     if any(True for _ in intel_gpus(context.host)):
         raise MeterUnavailable("intel-gpu", "the kernel's own counter of the Intel GPU is read")
+    # most machines only need the answer "no", for which `ctypes` (4 ms) is not imported
+    import _ctypes
+
     try:
-        library = ctypes.CDLL(LIBRARY)
+        if sys.platform == "win32":
+            _ctypes.LoadLibrary(LIBRARY, 0)
+        else:
+            _ctypes.dlopen(LIBRARY, os.RTLD_LAZY)
     except OSError:
         raise MeterUnavailable("intel-gpu", f"no Level Zero on this machine ({LIBRARY})") from None
+    import ctypes
+
     try:
+        library = ctypes.CDLL(LIBRARY)
         cards = _cards(library)
     except (OSError, AttributeError) as error:
         raise MeterUnavailable(
@@ -101,41 +90,53 @@ class LevelZeroEnergy(Meter):
         return [self._read(card) for card in self._cards]
 
     def _read(self, card: _Card) -> Reading:
-        found = _EnergyCounter()
-        code = self._library.zesPowerGetEnergyCounter(card.handle, ctypes.byref(found))
+        import ctypes
+
+        room = ctypes.create_string_buffer(COUNTER.size)
+        code = self._library.zesPowerGetEnergyCounter(card.handle, room)
         if code:
             code &= 0xFFFFFFFF
             reason = _MEANING.get(code, f"Level Zero error {code:#x}")
             return Gap(f"{card.domain.name}: {reason}", lost=code in _MEANING)
-        return float(found.energy_uj) / 1e6
+        return float(COUNTER.unpack(room.raw)[0]) / 1e6
 
 
 def _cards(library: Any) -> list[_Card]:
     """Return the cards that have a counter. Raises OSError: the driver refuses."""
+    import ctypes
+
     _check(library.zesInit(0), "zesInit")
     found: list[_Card] = []
     for driver in _handles(library.zesDriverGet):
         for device in _handles(library.zesDeviceGet, driver):
-            about = _DeviceProperties(stype=DEVICE_PROPERTIES, core_stype=CORE_PROPERTIES)
-            code = library.zesDeviceGetProperties(device, ctypes.byref(about))
-            if code or about.flags & INTEGRATED:
+            room = ctypes.create_string_buffer(DEVICE.size + DEVICE_REST_B)
+            struct.pack_into("@IPI", room, 0, DEVICE_PROPERTIES, 0, CORE_PROPERTIES)
+            code = library.zesDeviceGetProperties(device, room)
+            about = DEVICE.unpack_from(room)
+            if code or about[FLAGS] & INTEGRATED:
                 continue
+            model = about[NAME].partition(b"\0")[0].decode(errors="replace")
             for power in _handles(library.zesDeviceEnumPowerDomains, device):
-                card = _card(library, power, len(found), about.name.decode(errors="replace"))
+                card = _card(library, power, len(found), model)
                 if card is not None:
                     found.append(card)
                     break  # the first of the whole card; others are its parts
     return found
 
 
-def _card(library: Any, power: c_void_p, number: int, model: str) -> _Card | None:
+def _card(library: Any, power: Any, number: int, model: str) -> _Card | None:
     """Return the power domain of a whole card; None for a tile's, or without a counter."""
-    about = _PowerProperties(stype=POWER_PROPERTIES)
-    if library.zesPowerGetProperties(power, ctypes.byref(about)) or about.on_subdevice:
+    import ctypes
+
+    room = ctypes.create_string_buffer(POWER.size)
+    struct.pack_into("@I", room, 0, POWER_PROPERTIES)
+    code = library.zesPowerGetProperties(power, room)
+    about = POWER.unpack(room.raw)
+    if code or about[ON_SUBDEVICE]:
         return None
-    if library.zesPowerGetEnergyCounter(power, ctypes.byref(_EnergyCounter())):
+    if library.zesPowerGetEnergyCounter(power, ctypes.create_string_buffer(COUNTER.size)):
         return None
-    limit_w = about.default_mw / 1_000 if about.default_mw > 0 else None
+    limit_w = about[DEFAULT_MW] / 1_000 if about[DEFAULT_MW] > 0 else None
     domain = Domain(
         name=f"gpu:intel{number}",
         kind=DomainKind.COUNTER,
@@ -150,14 +151,16 @@ def _card(library: Any, power: c_void_p, number: int, model: str) -> _Card | Non
     return _Card(power, domain)
 
 
-def _handles(get: Callable[..., int], *of: c_void_p) -> list[c_void_p]:
+def _handles(get: Callable[..., int], *of: Any) -> list[Any]:
     """Return the handles of a call that is asked for their number first."""
-    count = c_uint32(0)
+    import ctypes
+
+    count = ctypes.c_uint32(0)
     _check(get(*of, ctypes.byref(count), None), "a list of devices")
     count.value = min(count.value, MOST_DEVICES)
-    room = (c_void_p * max(1, count.value))()
+    room = (ctypes.c_void_p * max(1, count.value))()
     _check(get(*of, ctypes.byref(count), room), "a list of devices")
-    return [c_void_p(each) for each in room[: count.value]]
+    return [ctypes.c_void_p(each) for each in room[: count.value]]
 
 
 def _check(code: int, call: str) -> None:
