@@ -31,7 +31,7 @@ trap 'exit 143' TERM HUP
 
 # shellcheck disable=SC2086  # $as is a command with arguments, or nothing
 started=no
-(cd / && $as "$folder/initdb" -D "$place/data" -A trust -U wattloop -E UTF8 --locale=C) \
+(cd / && $as "$folder/initdb" --no-sync -D "$place/data" -A trust -U wattloop -E UTF8 --locale=C) \
     >"$place.out" 2>&1 &&
     # A port may be in use: try a few.
     for port in ${WATTLOOP_TEST_POSTGRES_PORTS:-$(for i in 0 1 2 3 4; do

@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed")
 pytest.importorskip("schemathesis", reason="schemathesis is not installed")
-pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
@@ -23,12 +22,15 @@ from schemathesis.checks import CHECKS
 from tests.serve.filled import LIVE, RUN, filled
 from tests.serve.test_ingest import RUN as SENT
 from tests.serve.test_ingest import header, samples, the_end
+from tests.support.libraries import library
 from wattloop.core.records import HIGHEST_NODE_W
 from wattloop.fleet.delivery.batch import Piece, pack_batch
 from wattloop.serve.api.nodes import DELIVERY, JOURNAL
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.ingest.uploads import RUN_ID
+
+library("sklearn", reason="scikit-learn is not installed")
 
 EXAMPLES = int(os.environ.get("WATTLOOP_CONTRACT_EXAMPLES", "5"))
 """More of them by hand: WATTLOOP_CONTRACT_EXAMPLES=200 pytest tests/serve/contract_calls.py"""
