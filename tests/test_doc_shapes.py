@@ -44,9 +44,10 @@ def lines_of(page: str, word: str) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
+def here(tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
     monkeypatch.setenv("WATTLOOP_STORE", str(tmp_path / "runs.db"))
     monkeypatch.setenv("WATTLOOP_METERS", "estimate")
     monkeypatch.setenv("COLUMNS", "400")

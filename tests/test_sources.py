@@ -108,13 +108,14 @@ class Lab(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Iterator[Lab]:
     folder = tmp_path_factory.mktemp("lab")
     with pytest.MonkeyPatch.context() as patch, filled(folder) as stored:
         settle(patch, folder)
         patch.delenv("WATTLOOP_METERS")
-        for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
+        for name in ("HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
             patch.setenv(name, str(folder))
+        patch.setenv("XDG_CACHE_HOME", str(shared_cache))
         patch.setenv("COLUMNS", "400")
         patch.setenv("PYTHONPATH", f"{folder / 'site'}{os.pathsep}{ROOT / 'src'}")
         patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)

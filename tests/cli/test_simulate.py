@@ -25,11 +25,9 @@ FIELDS = (
 
 
 @pytest.fixture
-def scenario(
-    here: Machine, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def scenario(here: Machine, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small scenario in the working directory; what is predicted for it is kept for all tests."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
     path = here.folder / "tiny.yaml"
     path.write_text(TINY)
     return path

@@ -64,7 +64,7 @@ SETTINGS = (Setting(60), Setting(80, no_color="1"), Setting(200), Setting(80, "d
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+def node(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Iterator[Machine]:
     """A machine with two virtual GPUs, two runs, a sweep, a search and a campaign."""
     folder = tmp_path_factory.mktemp("terminal")
     own = virtual_environment(folder)
@@ -74,7 +74,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         for k, v in os.environ.items()
         if not k.startswith(("WATTLOOP", "XDG", "NO_COLOR", "FORCE_COLOR", "TERM"))
     }
-    cache = str(tmp_path_factory.getbasetemp() / "cache")
+    cache = str(shared_cache)
     machine = Machine(
         folder,
         {**kept, **own, "PYTHONPATH": path, "HOME": str(folder), "XDG_CACHE_HOME": cache},

@@ -1,6 +1,7 @@
 """What all tests of scheduling share: a cache of their own, and properties without a stopwatch."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,8 +12,8 @@ settings.load_profile("schedule")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def cache_of_the_tests(shared_cache: Path) -> Iterator[None]:
     """Options that oracles keep on disk stay out of the user's folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CACHE_HOME", str(shared_cache))
         yield

@@ -26,10 +26,10 @@ library("sklearn", reason="scikit-learn is not installed")
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
+def store(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Iterator[Filled]:
     """One store for all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setenv("XDG_CACHE_HOME", str(shared_cache))
         with filled(tmp_path_factory.mktemp("analyses")) as found:
             yield found
 

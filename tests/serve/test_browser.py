@@ -101,10 +101,10 @@ def _wait_drawn(page: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
+def store(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Iterator[Filled]:
     """One store for all."""
     before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.getbasetemp() / "cache")
+    os.environ["XDG_CACHE_HOME"] = str(shared_cache)
     with filled(tmp_path_factory.mktemp("dashboard")) as found:
         with open_store(found.path) as opened:  # the overview shows the last days
             insert_run(opened, record(90, name="of today", started_wall_s=time.time() - 600))
