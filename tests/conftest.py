@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,14 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder of all workers: what is traced and predicted does not depend on the test."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _runs_of_shared_machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder in which runs of a machine that several tests share list themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WATTLOOP_NODE_RUNS", str(tmp_path_factory.mktemp("node")))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import warm_start
+from tests.support.environment import without
 from wattloop.store.database import open_store
 from wattloop.tune.results import search_table
 from wattloop.virtual.timeline import FileTimeline
@@ -83,7 +84,7 @@ def test_the_sweep_of_the_virtual_node_runs_as_real_processes(tmp_path: Path) ->
 def searched(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """An example with a store of its own, on the estimate."""
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP_")}
+    kept = without("WATTLOOP_")
     return warm_start.run(
         [sys.executable, *words],
         env={

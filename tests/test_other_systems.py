@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.environment import without
+
 ROOT = Path(__file__).parents[1]
 STAND_IN = ROOT / "tests" / "support" / "other_systems"
 CHOOSES_BY_SYSTEM = "click typer rich.console sqlalchemy pydantic yaml numpy uvicorn colorama"
@@ -48,7 +50,7 @@ for words in (["run", "--", "true"], ["run", "--", "false"], ["runs", "list"],
 
 
 def _python(system: str, code: str, folder: Path) -> str:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WATTLOOP_", "PYTHON"))}
+    kept = without("WATTLOOP_", "PYTHON")
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import warm_start
+from tests.support.environment import without
 from tests.support.power_curves import Constant
 from tests.support.powercap_driver import Driver
 from tests.support.powercap_tree import PowercapTree
@@ -43,7 +44,7 @@ def shape(line: str) -> re.Pattern[str]:
 
 def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
     """A clean one: only the estimate, a store of its own, `wattloop` and `python` on the path."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP_")}
+    kept = without("WATTLOOP_")
     return {
         **kept,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

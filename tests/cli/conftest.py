@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import warm_start
+from tests.support.environment import without
 from tests.support.power_curves import Constant
 from tests.support.powercap_driver import Driver
 from tests.support.powercap_tree import PowercapTree
@@ -65,7 +66,7 @@ def without_escapes(text: str) -> str:
 
 
 def machine_in(folder: Path, sysfs: Path) -> Machine:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WATTLOOP", "XDG", "SLURM"))}
+    kept = without("WATTLOOP", "XDG", "SLURM")
     environment = {
         **kept,
         "PYTHONPATH": str(SRC),
@@ -82,7 +83,7 @@ def machine_in(folder: Path, sysfs: Path) -> Machine:
 @pytest.fixture
 def here(bare: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """This very process on the bare machine, for what needs no process of its own."""
-    for name in [n for n in os.environ if n.startswith(("WATTLOOP", "XDG"))]:
+    for name in os.environ.keys() - without("WATTLOOP", "XDG").keys():
         monkeypatch.delenv(name)
     for name in ("HOME", "COLUMNS", *(n for n in bare.environment if n.startswith("WATTLOOP"))):
         monkeypatch.setenv(name, bare.environment[name])

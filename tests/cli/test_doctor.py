@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.environment import without
 from wattloop.cli.main import main
 
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine of its own: no configuration, an empty store, nothing under /sys."""
-    for name in list(os.environ):
-        if name.startswith("WATTLOOP"):
-            monkeypatch.delenv(name)
+    for name in os.environ.keys() - without("WATTLOOP").keys():
+        monkeypatch.delenv(name)
     (tmp_path / ".git").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))

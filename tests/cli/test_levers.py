@@ -14,6 +14,7 @@ from tests.cli.conftest import SRC
 from tests.control.conftest import Rig, eventually, rig, stub, stub_folder
 from tests.control.test_restore import dead_owner
 from tests.control.test_session import LIMIT, SLEEPER, is_back
+from tests.support.environment import without
 from tests.support.nvml_stub import Call, StubNvml
 from tests.support.powercap_tree import PowercapTree
 from tests.sweep.conftest import virtual_environment
@@ -271,7 +272,7 @@ def test_virtual_gpus_that_are_in_use_say_how_to_have_others(
     """Two people on one account: the second is told of WATTLOOP_VIRTUAL_STATE, and it helps."""
     own = virtual_environment(tmp_path)
     path = f"{SRC}{os.pathsep}{own.pop('SITE')}"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WATTLOOP", "XDG"))}
+    kept = without("WATTLOOP", "XDG")
     command = [sys.executable, "-m", "wattloop.cli.main", "set", "gpu:0/power_limit=300", "--"]
     other = ["env", f"WATTLOOP_VIRTUAL_STATE={tmp_path / file}"] if file else []
     done = subprocess.run(

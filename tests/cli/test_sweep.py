@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import SRC, Machine
+from tests.support.environment import without
 from tests.sweep.conftest import virtual_environment
 from wattloop.cli.main import main
 
@@ -33,7 +34,7 @@ warmup: 0
 @pytest.fixture
 def node(tmp_path: Path) -> Machine:
     """A machine with two virtual GPUs, for processes of their own."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WATTLOOP", "XDG"))}
+    kept = without("WATTLOOP", "XDG")
     own = virtual_environment(tmp_path)
     path = f"{SRC}{os.pathsep}{own.pop('SITE')}"
     environment = {**kept, **own, "PYTHONPATH": path, "HOME": str(tmp_path), "COLUMNS": "200"}
@@ -46,7 +47,7 @@ def inside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Machine:
     """The same for this process, for what ends before anything is started."""
-    for name in [n for n in os.environ if n.startswith(("WATTLOOP", "XDG"))]:
+    for name in os.environ.keys() - without("WATTLOOP", "XDG").keys():
         monkeypatch.delenv(name)
     own = virtual_environment(tmp_path)
     monkeypatch.syspath_prepend(own.pop("SITE"))

@@ -16,6 +16,7 @@ from tests.cli.pseudo_terminal import Shown, in_terminal
 from tests.control.daemon.test_audit_log import PEER
 from tests.predict.small import small_workload
 from tests.schedule.campaigns.worlds import TINY
+from tests.support.environment import without
 from tests.support.virtual_caps import virtual_curve
 from tests.sweep.conftest import virtual_environment
 from tests.tune.replay.small_tables import write_tables
@@ -69,11 +70,7 @@ def node(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Iterat
     folder = tmp_path_factory.mktemp("terminal")
     own = virtual_environment(folder)
     path = f"{SRC}{os.pathsep}{own.pop('SITE')}"
-    kept = {
-        k: v
-        for k, v in os.environ.items()
-        if not k.startswith(("WATTLOOP", "XDG", "NO_COLOR", "FORCE_COLOR", "TERM"))
-    }
+    kept = without("WATTLOOP", "XDG", "NO_COLOR", "FORCE_COLOR", "TERM")
     cache = str(shared_cache)
     machine = Machine(
         folder,

@@ -15,6 +15,7 @@ import time
 import pytest
 
 from tests.cli.conftest import Machine
+from tests.support.environment import without
 from tests.support.power_curves import Constant
 from tests.support.powercap_driver import Driver
 from tests.support.powercap_tree import PowercapTree
@@ -46,7 +47,7 @@ def package(tmp_path, monkeypatch):
     """The processor of this machine; this process is in a folder with a training and its
     specification.
     """
-    for name in [n for n in os.environ if n.startswith(("WATTLOOP", "XDG"))]:
+    for name in os.environ.keys() - without("WATTLOOP", "XDG").keys():
         monkeypatch.delenv(name)
     sysfs = tmp_path / "sys"
     package = PowercapTree(sysfs).add_package(0, max_power_w=200, limit_w=150)

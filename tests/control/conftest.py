@@ -14,6 +14,7 @@ import pytest
 from tests.support import warm_start
 from tests.support.amdgpu_tree import AmdgpuCard, AmdgpuTree
 from tests.support.cpufreq_tree import CpufreqTree
+from tests.support.environment import without
 from tests.support.nvml_stub import NoCompiler, StubNvml
 from tests.support.powercap_tree import PowercapTree
 from wattloop.control.lever import Lever
@@ -57,7 +58,7 @@ class Rig:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP")}
+        kept = without("WATTLOOP")
         return {
             **kept,
             "PYTHONPATH": str(SRC),
@@ -129,7 +130,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     tree = PowercapTree(root)
     zone = tree.add_package(0, max_power_w=200, limit_w=150)
     card = AmdgpuTree(root).add_card()
-    for name in [n for n in os.environ if n.startswith("WATTLOOP")]:
+    for name in os.environ.keys() - without("WATTLOOP").keys():
         monkeypatch.delenv(name)
     machine = Rig(tmp_path, cpufreq, card, zone.directory)
     monkeypatch.setenv("WATTLOOP_STATE_DIR", str(machine.state))

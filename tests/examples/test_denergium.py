@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import warm_start
+from tests.support.environment import without
 from wattloop.store.database import open_store
 from wattloop.tune.results import search_table
 from wattloop.tune.spec import read_spec
@@ -138,7 +139,7 @@ def test_the_hardware_points_are_set_and_put_back(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(text.replace(command, f"{sys.executable} {program}"))
     state = tmp_path / "cards"
     environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP_")},
+        **without("WATTLOOP_"),
         "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{tmp_path / 'site'}",
         "WATTLOOP_STORE": str(tmp_path / "runs.db"),
         "WATTLOOP_STATE_DIR": str(tmp_path / "levers"),

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.support.environment import without
 from tests.support.virtual_caps import SRC, machine
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,7 @@ def command(folder: Path, program: str, *options: str) -> list[str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WATTLOOP", "CUDA"))}
+    kept = without("WATTLOOP", "CUDA")
     path = os.pathsep.join([str(folder / "site"), str(SRC), str(ROOT)])
     return kept | machine(folder) | {"HOME": str(folder), "PYTHONPATH": path}
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support import warm_start
+from tests.support.environment import without
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -105,7 +106,7 @@ class Session:
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("WATTLOOP_", "SLURM_"))}
+        kept = without("WATTLOOP_", "SLURM_")
         self.environment = {
             **kept,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

@@ -12,6 +12,8 @@ from wattloop.cap.evaluation import MeasuredCurve
 from wattloop.virtual.cards import CARDS
 from wattloop.virtual.gpu import GpuWork
 
+from .environment import without
+
 SRC = Path(__file__).parents[2] / "src"
 ENTRY_POINTS = """\
 [wattloop.meters]
@@ -40,7 +42,7 @@ def machine(folder: Path, gpus: int = 2) -> dict[str, str]:
 
 def settle(monkeypatch: pytest.MonkeyPatch, folder: Path, gpus: int = 2) -> None:
     """Make this process one of such a machine."""
-    for name in [n for n in os.environ if n.startswith("WATTLOOP")]:
+    for name in os.environ.keys() - without("WATTLOOP").keys():
         monkeypatch.delenv(name)
     for name, value in machine(folder, gpus).items():
         monkeypatch.setenv(name, value)
@@ -49,7 +51,7 @@ def settle(monkeypatch: pytest.MonkeyPatch, folder: Path, gpus: int = 2) -> None
 
 def wattloop(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The command line on such a machine."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP")}
+    kept = without("WATTLOOP")
     path = f"{folder / 'site'}{os.pathsep}{SRC}"
     own = {**machine(folder), "HOME": str(folder), "PYTHONPATH": path, **variables}
     command = [sys.executable, "-m", "wattloop", *words]

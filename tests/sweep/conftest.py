@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.environment import without
+
 ENTRY_POINTS = """\
 [wattloop.meters]
 virtual = wattloop.virtual.meter:detect
@@ -35,7 +37,7 @@ def virtual_environment(folder: Path, gpus: int = 2) -> dict[str, str]:
 @pytest.fixture
 def virtual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """This process on such a machine."""
-    for name in [n for n in os.environ if n.startswith("WATTLOOP")]:
+    for name in os.environ.keys() - without("WATTLOOP").keys():
         monkeypatch.delenv(name)
     environment = virtual_environment(tmp_path)
     monkeypatch.syspath_prepend(environment.pop("SITE"))

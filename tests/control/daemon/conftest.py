@@ -17,6 +17,7 @@ import pytest
 
 from tests.control.conftest import eventually
 from tests.support import warm_start
+from tests.support.environment import without
 from wattloop.control.daemon.audit_log import read_log
 from wattloop.control.daemon.client import Client, connect
 from wattloop.control.lock import user_name
@@ -71,7 +72,7 @@ class DaemonRig:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP")}
+        kept = without("WATTLOOP")
         return {
             **kept,
             "PYTHONPATH": f"{SRC}:{self.folder / 'site'}",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.control.daemon.conftest import daemon, rig  # noqa: F401 - fixtures of a real daemon
+from tests.support.environment import without
 from tests.sweep.conftest import ENTRY_POINTS
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.agent import Agent
@@ -108,7 +109,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    for name in [n for n in os.environ if n.startswith(("WATTLOOP", "SLURM"))]:
+    for name in os.environ.keys() - without("WATTLOOP", "SLURM").keys():
         monkeypatch.delenv(name)
     info = tmp_path / "site" / "wattloop-0.dist-info"
     info.mkdir(parents=True)
