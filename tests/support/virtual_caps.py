@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support import warm_start
+from tests.support.environment import without
 from wattloop.cap.evaluation import MeasuredCurve
 from wattloop.virtual.cards import CARDS
 from wattloop.virtual.gpu import GpuWork
-
-from .environment import without
 
 SRC = Path(__file__).parents[2] / "src"
 ENTRY_POINTS = """\
