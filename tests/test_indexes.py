@@ -64,3 +64,11 @@ def test_source_documents_are_named_where_they_are_used() -> None:
         if speaks and page.name != "sources.md" and "sources.md" not in text:
             unnamed.append(page.relative_to(DOCS).as_posix())
     assert unnamed == []
+
+
+def test_files_that_take_longest_are_there() -> None:
+    """A file that was renamed would begin last again, and the other workers would wait for it."""
+    text = (ROOT / "tests" / "conftest.py").read_text("utf-8")
+    named = re.findall(r'"(tests/[^"]+\.py)"', text)
+    assert named
+    assert [path for path in named if not (ROOT / path).is_file()] == []
