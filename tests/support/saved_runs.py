@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.support import warm_start
 from tests.support.environment import without
 from tests.support.virtual_caps import SRC, machine
 
@@ -57,9 +58,8 @@ def saved_run(
     folder: Path, program: str, *options: str, **variables: str
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     """Run a Python program under `wattloop run --save`: its process, and what `--json` says."""
-    started = start(folder, program, *options, **variables)
-    out, err = started.communicate(timeout=300)
-    done = subprocess.CompletedProcess(started.args, started.returncode, out, err)
+    words, variables = command(folder, program, *options), environment(folder) | variables
+    done = warm_start.run(words, env=variables, cwd=folder)
     return done, json.loads((folder / "run.json").read_text())
 
 
