@@ -58,6 +58,9 @@ def _python(system: str, code: str, folder: Path) -> str:
             "PYTHONPATH": os.pathsep.join([str(STAND_IN), str(ROOT / "src")]),
             "WATTLOOP_TEST_PLATFORM": system,
             "WATTLOOP_TEST_PRELOADED": CHOOSES_BY_SYSTEM,
+            "WATTLOOP_STATE_DIR": str(
+                folder / "state"
+            ),  # levers of this machine are another matter
             "WATTLOOP_STORE": str(folder / "runs.db"),
             "WATTLOOP_DEBUG": "1",
             "HOME": str(folder),
