@@ -59,7 +59,7 @@ def advise(
             nothing = "no rule found waste" if looked else "no rule had the readings it needs"
             reason = reason_without_facts(record) or nothing
             seen = advisor.noticed(record)
-            what = "no saving was found for" if seen else "nothing to advise on"
+            what = "no saving to advise on was found for" if seen else "nothing to advise on"
             say(f"wattloop: {what} run {record.run_id}: {reason}")
             for text in seen:
                 say(f"  noticed: {text}")
