@@ -18,6 +18,7 @@ from wattloop.predict.models.kernels.constants import (
     Residuals,
     Values,
     constants_for,
+    reference_constants,
     user_constants_path,
 )
 from wattloop.predict.models.kernels.step import host_counts, host_seconds
@@ -121,3 +122,11 @@ def test_the_h200_ships_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert step.warnings == ()
     unfitted = found.unfitted().values.numbers
     assert not any(name.startswith("scale.") for name in unfitted)
+
+
+def test_shipped_constants_are_read_once_and_remember_no_tables():
+    """A server predicts for months: what one model was asked is not kept for all."""
+    first, second = reference_constants()[0], reference_constants()[0]
+    assert first.values is second.values
+    assert first.residuals is not second.residuals
+    assert first.residuals.groups == second.residuals.groups
