@@ -171,8 +171,13 @@ def test_the_command_gives_what_its_row_says(
         pytest.skip("the page says that it is missing")
     given = run(lab, command, capsys)
     for row in commands()[command]:
-        missing = [word for word in row.words if word.lower() not in given.lower()]
+        missing = [word for word in row.words if not is_in(word, given)]
         assert not missing or row.state == "open", (row.item, given[-3000:])
+
+
+def is_in(word: str, text: str) -> bool:
+    """Return whether the word is in the text, not only as a part of a longer one."""
+    return re.search(rf"(?<![a-z]){re.escape(word)}(?![a-z])", text, re.IGNORECASE) is not None
 
 
 def run(lab: Lab, command: str, capsys: pytest.CaptureFixture[str]) -> str:

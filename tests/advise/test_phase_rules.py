@@ -233,7 +233,7 @@ def lacks(store: Store, record: RunRecord) -> dict[str, str]:
 def test_silent_rules_say_what_they_lack(store: Store, written: Written) -> None:
     """Promise: no GPU, no steps, too short: each silent rule names the first that it lacks."""
     bare = lacks(store, written(run_id="bare", duration_s=LASTS_S))
-    assert bare["idle-gpu"].startswith("no readings of a GPU")
+    assert bare["idle-gpu"].startswith("no GPU was read")
     assert bare["compile-share"].startswith("wattloop run noticed no steps")
     short = lacks(store, written(busy(until_s=29.0), run_id="short", duration_s=30.0))
     assert short["compile-share"] == "the run is shorter than 60 s"

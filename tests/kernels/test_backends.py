@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wattloop.kernels.backend import Backend, Unsupported
+from wattloop.kernels.backend import Backend, BackendUnavailable, Unsupported
 from wattloop.kernels.kernel import DTYPES, Kernel
 from wattloop.kernels.loaded_kernel import LoadedKernel
 from wattloop.kernels.registry import BACKENDS, FURTHER, KERNELS, backend_named
@@ -179,3 +179,29 @@ def test_the_coordinate_form_gives_the_same_vector(name: str) -> None:
     assert kernel.bytes_moved - rows.bytes_moved == 640 * 16 * 4 - 641 * 4
     with pytest.raises(Unsupported, match="does not run spmv_coo"):
         backend_named("jax").accepts_on(kernel, "cpu")
+
+
+def test_tensorflow_places_kernels_on_the_gpu_it_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Promise: without a GPU the remedy is named; with one, inputs and runs are placed on it."""
+    tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    kind = backend_named("tensorflow")
+    if not tf.config.list_physical_devices("GPU"):
+        with pytest.raises(BackendUnavailable, match=r"sees no GPU; pip install .*and-cuda"):
+            kind("gpu")
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
+    places = []
+    real = tf.device
+
+    def device(place: str) -> Any:
+        places.append(place)
+        return real("/CPU:0")
+
+    monkeypatch.setattr(tf, "device", device)
+    loaded = LoadedKernel(kernel_of("triad"), kind("gpu"))
+    assert places == ["/GPU:0"]
+    loaded.run()
+    assert places == ["/GPU:0"] * 2
+    kind("cpu").prepare(kernel_of("triad"))
+    assert places[-1] == "/CPU:0"

@@ -54,7 +54,8 @@ class Backend(ABC):
     methods: ClassVar[Mapping[str, str]]
     """Kernel -> what is called, for the reader of a table."""
 
-    def __init__(self, device: str = "cpu", style: str = "", threads: int | None = None) -> None:
+    def __init__(self, device: str = "", style: str = "", threads: int | None = None) -> None:
+        device = device or self.devices[0]
         self.device = device
         self.style = style or self.styles[0]
         self.threads = threads
@@ -67,6 +68,10 @@ class Backend(ABC):
         reason = self.missing()
         if reason:
             raise BackendUnavailable(reason)
+        self._start()
+
+    def _start(self) -> None:
+        """Import the framework, and find the device."""
 
     @classmethod
     def missing(cls) -> str:

@@ -6,6 +6,7 @@ Start-up, compilation, evaluation, checkpoints, and waiting for data on CPUs.
 import math
 import re
 import shlex
+from typing import Any
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
@@ -198,7 +199,6 @@ def evaluation_share(facts: RunFacts) -> Advice | None:
         return None
     share = phase.time_s / facts.duration_s
     left_out = phase.parts // 2 / phase.parts
-    saving_j = left_out * phase.energy_j
     changed = facts.scaled_argument(EVALUATION_INTERVALS, 2)
     return Advice(
         rule="evaluation-share",
@@ -209,13 +209,7 @@ def evaluation_share(facts: RunFacts) -> Advice | None:
             "validation data until the last evaluation. Evaluate under torch.inference_mode(), "
             "which stores nothing for gradients and leaves room for a larger batch."
         ),
-        saving_j=saving_j,
-        saving_share=saving_j / facts.energy_j,
-        time_change_share=-left_out * share,
-        evidence=(
-            f"evaluation: {format_duration(phase.time_s)} of {format_duration(facts.duration_s)}, "
-            f"{format_energy(phase.energy_j)}, {phase.parts} times in {facts.totals.steps:,} steps",
-        ),
+        **_left_out(facts, phase, left_out, f"{phase.parts} times in {facts.totals.steps:,} steps"),
         source="modelled: half as many evaluations of the same length",
         command=facts.run_again(more=changed) if changed else "",
     )
@@ -254,7 +248,6 @@ def checkpoint_pauses(facts: RunFacts) -> Advice | None:
         return None
     left_out = 1 - needed / phase.parts
     share = phase.time_s / facts.duration_s
-    saving_j = left_out * phase.energy_j
     changed = facts.scaled_argument(CHECKPOINT_INTERVALS, phase.parts // needed)
     return Advice(
         rule="checkpoint-pauses",
@@ -266,16 +259,24 @@ def checkpoint_pauses(facts: RunFacts) -> Advice | None:
             "write them while the training continues (torch.distributed.checkpoint.async_save, "
             "Lightning's AsyncCheckpointIO), or first to a local disk."
         ),
-        saving_j=saving_j,
-        saving_share=saving_j / facts.energy_j,
-        time_change_share=-left_out * share,
-        evidence=(
-            f"checkpoint: {format_duration(phase.time_s)} of {format_duration(facts.duration_s)}, "
-            f"{format_energy(phase.energy_j)}, {phase.parts} pauses",
-        ),
+        **_left_out(facts, phase, left_out, f"{phase.parts} pauses"),
         source="modelled: by Young's formula with one failure a day",
         command=facts.run_again(more=changed) if changed else "",
     )
+
+
+def _left_out(facts: RunFacts, phase: Phase, part: float, often: str) -> dict[str, Any]:
+    """Return the saving of an advice that leaves a part of a phase out, and its evidence."""
+    energy_j = phase.energy_j or 0.0
+    return {
+        "saving_j": part * energy_j,
+        "saving_share": part * energy_j / facts.energy_j,
+        "time_change_share": -part * phase.time_s / facts.duration_s,
+        "evidence": (
+            f"{phase.name}: {format_duration(phase.time_s)} of "
+            f"{format_duration(facts.duration_s)}, {format_energy(energy_j)}, {often}",
+        ),
+    }
 
 
 def unused_cores(facts: RunFacts) -> Advice | None:

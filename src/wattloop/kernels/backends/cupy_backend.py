@@ -6,21 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from wattloop.kernels import catalog
 from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run, chunks
 from wattloop.kernels.backends.numpy_backend import neighbours
-from wattloop.kernels.catalog import (
-    CENTRE,
-    COORDINATES,
-    NEIGHBOUR,
-    PER_ROW,
-    SCALAR,
-    Dist,
-    Gemm,
-    MonteCarlo,
-    Spmv,
-    Stencil,
-    Triad,
-)
 from wattloop.kernels.kernel import Operand
 
 CHUNK = 2**27
@@ -49,8 +37,7 @@ class CupyBackend(Backend):
         "dist": "ElementwiseKernel",
     }
 
-    def __init__(self, device: str = "gpu", style: str = "", threads: int | None = None) -> None:
-        super().__init__(device, style, threads)
+    def _start(self) -> None:
         import cupy
 
         self._cupy = cupy
@@ -61,13 +48,13 @@ class CupyBackend(Backend):
         if not count:
             raise BackendUnavailable("cupy sees no GPU; check 'nvidia-smi'")
 
-    def gemm(self, kernel: Gemm) -> Run:
+    def gemm(self, kernel: catalog.Gemm) -> Run:
         cupy = self._cupy
         a, b = self._array(kernel.a), self._array(kernel.b)
         c = cupy.empty_like(a)
         return lambda: cupy.matmul(a, b, out=c)
 
-    def spmv(self, kernel: Spmv) -> Run:
+    def spmv(self, kernel: catalog.Spmv) -> Run:
         """By cuSPARSE; half precision, which it lacks, through a kernel of our own."""
         cupy = self._cupy
         values, x = self._array(kernel.values), self._array(kernel.x)
@@ -83,17 +70,17 @@ class CupyBackend(Backend):
         product = cupy.ElementwiseKernel(
             "raw T v, raw int32 c, raw T x",
             "T y",
-            f"float sum = 0; long long first = (long long)i * {PER_ROW};"
-            f"for (int t = 0; t < {PER_ROW}; ++t)"
+            f"float sum = 0; long long first = (long long)i * {catalog.PER_ROW};"
+            f"for (int t = 0; t < {catalog.PER_ROW}; ++t)"
             " sum += (float)v[first + t] * (float)x[c[first + t]]; y = sum;",
             "wattloop_spmv",
         )
         return lambda: product(values, columns, x, y)
 
-    def triad(self, kernel: Triad) -> Run:
+    def triad(self, kernel: catalog.Triad) -> Run:
         cupy = self._cupy
         b, c = self._array(kernel.b), self._array(kernel.c)
-        a, scalar = cupy.empty_like(b), b.dtype.type(SCALAR)
+        a, scalar = cupy.empty_like(b), b.dtype.type(catalog.SCALAR)
         lanes = LANE_B // kernel.dtype.itemsize
         if kernel.size % lanes:
             plain = cupy.ElementwiseKernel("T b, T c, T s", "T a", "a = b + s * c", "triad_plain")
@@ -112,7 +99,7 @@ class CupyBackend(Backend):
         )
         return lambda: wide(b, c, scalar, a, size=kernel.size // lanes)
 
-    def stencil(self, kernel: Stencil) -> Run:
+    def stencil(self, kernel: catalog.Stencil) -> Run:
         cupy = self._cupy
         u = self._array(kernel.u)
         v = cupy.empty((kernel.inner,) * 3, u.dtype)
@@ -123,10 +110,10 @@ class CupyBackend(Backend):
             "wattloop_stencil",
         )
         views = (u[1:-1, 1:-1, 1:-1], *neighbours(u))
-        factors = (u.dtype.type(CENTRE), u.dtype.type(NEIGHBOUR))
+        factors = (u.dtype.type(catalog.CENTRE), u.dtype.type(catalog.NEIGHBOUR))
         return lambda: step(*views, *factors, v)
 
-    def montecarlo(self, kernel: MonteCarlo) -> Run:
+    def montecarlo(self, kernel: catalog.MonteCarlo) -> Run:
         cupy = self._cupy
         philox = cupy.cuda.curand.CURAND_RNG_PSEUDO_PHILOX4_32_10
         state = cupy.random.RandomState(0, method=philox)
@@ -150,7 +137,7 @@ class CupyBackend(Backend):
 
         return run
 
-    def dist(self, kernel: Dist) -> Run:
+    def dist(self, kernel: catalog.Dist) -> Run:
         cupy = self._cupy
         x = self._array(kernel.x)
         r = cupy.empty(kernel.size, x.dtype)
@@ -158,7 +145,7 @@ class CupyBackend(Backend):
         norm = cupy.ElementwiseKernel(
             "raw T x, int64 n",
             "T r",
-            f"{wide} sum = 0; for (int k = 0; k < {COORDINATES}; ++k)"
+            f"{wide} sum = 0; for (int k = 0; k < {catalog.COORDINATES}; ++k)"
             f" {{ {wide} value = x[k * n + i]; sum += value * value; }} r = sqrt(sum);",
             "wattloop_dist",
         )

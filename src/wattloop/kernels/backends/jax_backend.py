@@ -4,20 +4,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from wattloop.kernels import catalog
 from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run
 from wattloop.kernels.backends.numpy_backend import neighbours
-from wattloop.kernels.catalog import (
-    CENTRE,
-    NEIGHBOUR,
-    PER_ROW,
-    SCALAR,
-    Dist,
-    Gemm,
-    MonteCarlo,
-    Spmv,
-    Stencil,
-    Triad,
-)
 from wattloop.kernels.kernel import Kernel, Operand
 
 CHUNK = {"cpu": 2**20, "gpu": 2**26}
@@ -43,17 +32,16 @@ class JaxBackend(Backend):
         "dist": "squares, sum and root, fused",
     }
 
-    def __init__(self, device: str = "cpu", style: str = "", threads: int | None = None) -> None:
-        super().__init__(device, style, threads)
+    def _start(self) -> None:
         import jax
 
         self._jax = jax
         try:
-            self._place = jax.devices("gpu" if device == "gpu" else "cpu")[0]
+            self._place = jax.devices(self.device)[0]
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise BackendUnavailable(
-                f"jax {jax.__version__} sees no {device} ({reason}); pip install 'jax[cuda13]'"
+                f"jax {jax.__version__} sees no {self.device} ({reason}); pip install 'jax[cuda13]'"
             ) from None
 
     def prepare(self, kernel: Kernel) -> Run:
@@ -61,7 +49,7 @@ class JaxBackend(Backend):
             self._jax.config.update("jax_enable_x64", True)
         return super().prepare(kernel)
 
-    def gemm(self, kernel: Gemm) -> Run:
+    def gemm(self, kernel: catalog.Gemm) -> Run:
         """XLA's default on a GPU is TF32; fp32 has to be asked for."""
         jax, jnp = self._jax, self._jax.numpy
         precision = "highest" if kernel.dtype.name in ("fp32", "fp64") else "default"
@@ -69,10 +57,10 @@ class JaxBackend(Backend):
         product = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision))
         return lambda: product(a, b)
 
-    def spmv(self, kernel: Spmv) -> Run:
+    def spmv(self, kernel: catalog.Spmv) -> Run:
         """Rows are equally long, so XLA can fuse gather, product and sum."""
         jax, jnp = self._jax, self._jax.numpy
-        values = self._array(kernel.values).reshape(-1, PER_ROW)
+        values = self._array(kernel.values).reshape(-1, catalog.PER_ROW)
         columns = jax.device_put(kernel.columns(np.arange(kernel.size)), self._place)
         x = self._array(kernel.x)
 
@@ -83,19 +71,19 @@ class JaxBackend(Backend):
         compiled = jax.jit(product)
         return lambda: compiled(values, columns, x)
 
-    def triad(self, kernel: Triad) -> Run:
+    def triad(self, kernel: catalog.Triad) -> Run:
         b, c = self._array(kernel.b), self._array(kernel.c)
-        compiled = self._jax.jit(lambda b, c: b + SCALAR * c)
+        compiled = self._jax.jit(lambda b, c: b + catalog.SCALAR * c)
         return lambda: compiled(b, c)
 
-    def stencil(self, kernel: Stencil) -> Run:
+    def stencil(self, kernel: catalog.Stencil) -> Run:
         u = self._array(kernel.u)
         compiled = self._jax.jit(
-            lambda u: NEIGHBOUR * sum(neighbours(u)) + CENTRE * u[1:-1, 1:-1, 1:-1]
+            lambda u: catalog.NEIGHBOUR * sum(neighbours(u)) + catalog.CENTRE * u[1:-1, 1:-1, 1:-1]
         )
         return lambda: compiled(u)
 
-    def montecarlo(self, kernel: MonteCarlo) -> Run:
+    def montecarlo(self, kernel: catalog.MonteCarlo) -> Run:
         jax, jnp = self._jax, self._jax.numpy
         chunk = min(CHUNK[self.device], kernel.size)
         whole, rest = divmod(kernel.size, chunk)
@@ -124,7 +112,7 @@ class JaxBackend(Backend):
         self._scale = 4 / kernel.size
         return run
 
-    def dist(self, kernel: Dist) -> Run:
+    def dist(self, kernel: catalog.Dist) -> Run:
         jax, jnp = self._jax, self._jax.numpy
         x = self._array(kernel.x)
 

@@ -7,20 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from wattloop.kernels import catalog
 from wattloop.kernels.backend import TARGETS, Array, Backend, Run, Unsupported
 from wattloop.kernels.backends.numpy_backend import host_array
-from wattloop.kernels.catalog import (
-    CENTRE,
-    NEIGHBOUR,
-    SCALAR,
-    Dist,
-    Gemm,
-    MonteCarlo,
-    Spmv,
-    SpmvCoo,
-    Stencil,
-    Triad,
-)
 
 PACKED_X86 = re.compile(r"^\s+(v?(?:add|sub|mul|div|sqrt|fn?m(?:add|sub)\d+)p[sd])\b", re.MULTILINE)
 """Arithmetic on several floats at once: addps, vmulpd, vfmadd213ps ..."""
@@ -50,8 +39,7 @@ class NumbaBackend(Backend):
         "dist": "one loop",
     }
 
-    def __init__(self, device: str = "cpu", style: str = "", threads: int | None = None) -> None:
-        super().__init__(device, style, threads)
+    def _start(self) -> None:
         import numba
 
         self._numba = numba
@@ -62,8 +50,8 @@ class NumbaBackend(Backend):
             )
         if self.style in TARGETS:
             self._check_target(TARGETS[self.style][0])
-        if self.style == "parallel" and threads is not None:
-            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        if self.style == "parallel" and self.threads is not None:
+            numba.set_num_threads(min(self.threads, numba.config.NUMBA_NUM_THREADS))
         self._loops: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self.compiled: dict[str, Any] = {}
         """Kernel -> Numba's dispatcher, for who wants to see its assembly."""
@@ -78,21 +66,21 @@ class NumbaBackend(Backend):
                 "imported; 'wattloop bench' does that in a process of its own"
             )
 
-    def gemm(self, kernel: Gemm) -> Run:
+    def gemm(self, kernel: catalog.Gemm) -> Run:
         """Not blocked for caches: this shows what the compiler makes of loops, BLAS is numpy."""
         a, b = host_array(kernel.a, kernel.dtype), host_array(kernel.b, kernel.dtype)
         c, zero = np.empty_like(a), a.dtype.type(0)
         loop = self._loop("gemm")
         return lambda: loop(a, b, c, zero)
 
-    def spmv(self, kernel: Spmv) -> Run:
+    def spmv(self, kernel: catalog.Spmv) -> Run:
         values, x = host_array(kernel.values, kernel.dtype), host_array(kernel.x, kernel.dtype)
         columns = kernel.columns(np.arange(kernel.size)).reshape(-1)
         starts, y = kernel.row_starts(), np.empty_like(x)
         loop = self._loop("spmv")
         return lambda: loop(starts, columns, values, x, y)
 
-    def spmv_coo(self, kernel: SpmvCoo) -> Run:
+    def spmv_coo(self, kernel: catalog.SpmvCoo) -> Run:
         values, x = host_array(kernel.values, kernel.dtype), host_array(kernel.x, kernel.dtype)
         columns = kernel.columns(np.arange(kernel.size)).reshape(-1)
         rows, y = kernel.rows(), np.empty_like(x)
@@ -100,27 +88,27 @@ class NumbaBackend(Backend):
         parts = self._numba.get_num_threads() if self.style == "parallel" else 1
         return lambda: loop(rows, columns, values, x, y, parts)
 
-    def triad(self, kernel: Triad) -> Run:
+    def triad(self, kernel: catalog.Triad) -> Run:
         b, c = host_array(kernel.b, kernel.dtype), host_array(kernel.c, kernel.dtype)
-        a, scalar = np.empty_like(b), b.dtype.type(SCALAR)
+        a, scalar = np.empty_like(b), b.dtype.type(catalog.SCALAR)
         loop = self._loop("triad")
         return lambda: loop(a, b, c, scalar)
 
-    def stencil(self, kernel: Stencil) -> Run:
+    def stencil(self, kernel: catalog.Stencil) -> Run:
         u = host_array(kernel.u, kernel.dtype)
         v = np.empty((kernel.inner,) * 3, u.dtype)
-        centre, neighbour = u.dtype.type(CENTRE), u.dtype.type(NEIGHBOUR)
+        centre, neighbour = u.dtype.type(catalog.CENTRE), u.dtype.type(catalog.NEIGHBOUR)
         loop = self._loop("stencil")
         return lambda: loop(u, v, centre, neighbour)
 
-    def montecarlo(self, kernel: MonteCarlo) -> Run:
+    def montecarlo(self, kernel: catalog.MonteCarlo) -> Run:
         """Other points in each run: the seed moves on by more than the points used."""
         real = self._numba.float64 if kernel.dtype.name == "fp64" else self._numba.float32
         loop = self._loop("montecarlo", real)
         seeds = iter(range(1, 2**62, 2 * kernel.size + 1))
         return lambda: 4 * loop(kernel.size, next(seeds) % 2**31) / kernel.size
 
-    def dist(self, kernel: Dist) -> Run:
+    def dist(self, kernel: catalog.Dist) -> Run:
         x = host_array(kernel.x, kernel.dtype)
         r = np.empty(kernel.size, x.dtype)
         loop = self._loop("dist")

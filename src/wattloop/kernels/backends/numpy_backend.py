@@ -5,20 +5,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from wattloop.kernels import catalog
 from wattloop.kernels.backend import Array, Backend, Run
-from wattloop.kernels.catalog import (
-    CENTRE,
-    NEIGHBOUR,
-    PER_ROW,
-    SCALAR,
-    Dist,
-    Gemm,
-    MonteCarlo,
-    Spmv,
-    SpmvCoo,
-    Stencil,
-    Triad,
-)
 from wattloop.kernels.kernel import Dtype, Operand
 
 CHUNK = 2**18
@@ -42,12 +30,12 @@ class NumpyBackend(Backend):
         "dist": "squares summed, np.sqrt",
     }
 
-    def gemm(self, kernel: Gemm) -> Run:
+    def gemm(self, kernel: catalog.Gemm) -> Run:
         a, b = host_array(kernel.a, kernel.dtype), host_array(kernel.b, kernel.dtype)
         c = np.empty_like(a)
         return lambda: np.matmul(a, b, out=c)
 
-    def spmv(self, kernel: Spmv) -> Run:
+    def spmv(self, kernel: catalog.Spmv) -> Run:
         """SciPy's compiled loop; without SciPy the fixed row length is used."""
         values, x = host_array(kernel.values, kernel.dtype), host_array(kernel.x, kernel.dtype)
         columns = kernel.columns(np.arange(kernel.size))
@@ -57,10 +45,10 @@ class NumpyBackend(Backend):
             shape = (kernel.size, kernel.size)
             matrix = csr_matrix((values, columns.reshape(-1), kernel.row_starts()), shape=shape)
             return lambda: matrix @ x
-        values = values.reshape(-1, PER_ROW)
+        values = values.reshape(-1, catalog.PER_ROW)
         return lambda: np.einsum("ik,ik->i", values, x[columns])
 
-    def spmv_coo(self, kernel: SpmvCoo) -> Run:
+    def spmv_coo(self, kernel: catalog.SpmvCoo) -> Run:
         values, x = host_array(kernel.values, kernel.dtype), host_array(kernel.x, kernel.dtype)
         rows, columns = kernel.rows(), kernel.columns(np.arange(kernel.size)).reshape(-1)
         if importlib.util.find_spec("scipy") is not None:
@@ -76,10 +64,10 @@ class NumpyBackend(Backend):
 
         return run
 
-    def triad(self, kernel: Triad) -> Run:
+    def triad(self, kernel: catalog.Triad) -> Run:
         """Two passes: numpy has no fused multiply and add."""
         b, c = host_array(kernel.b, kernel.dtype), host_array(kernel.c, kernel.dtype)
-        a, scalar = np.empty_like(b), b.dtype.type(SCALAR)
+        a, scalar = np.empty_like(b), b.dtype.type(catalog.SCALAR)
 
         def run() -> Array:
             np.multiply(c, scalar, out=a)
@@ -87,13 +75,13 @@ class NumpyBackend(Backend):
 
         return run
 
-    def stencil(self, kernel: Stencil) -> Run:
+    def stencil(self, kernel: catalog.Stencil) -> Run:
         u = host_array(kernel.u, kernel.dtype)
         v = np.empty((kernel.inner,) * 3, u.dtype)
         centre = u[1:-1, 1:-1, 1:-1]
         scaled = np.empty_like(v)
         first, *others = neighbours(u)
-        middle, around = u.dtype.type(CENTRE), u.dtype.type(NEIGHBOUR)
+        middle, around = u.dtype.type(catalog.CENTRE), u.dtype.type(catalog.NEIGHBOUR)
 
         def run() -> Array:
             np.add(first, others[0], out=v)
@@ -105,7 +93,7 @@ class NumpyBackend(Backend):
 
         return run
 
-    def montecarlo(self, kernel: MonteCarlo) -> Run:
+    def montecarlo(self, kernel: catalog.MonteCarlo) -> Run:
         generator = np.random.default_rng(0)
         dtype: Any = np.dtype(kernel.dtype.numpy_name)
         chunk = min(CHUNK, kernel.size)
@@ -127,7 +115,7 @@ class NumpyBackend(Backend):
 
         return run
 
-    def dist(self, kernel: Dist) -> Run:
+    def dist(self, kernel: catalog.Dist) -> Run:
         """Without a temporary array of all squares, which `np.linalg.norm` would make."""
         x = host_array(kernel.x, kernel.dtype)
         r = np.empty(kernel.size, x.dtype)

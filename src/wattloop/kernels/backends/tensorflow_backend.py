@@ -5,20 +5,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from wattloop.kernels import catalog
 from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run, Unsupported, chunks
 from wattloop.kernels.backends.numpy_backend import neighbours
-from wattloop.kernels.catalog import (
-    CENTRE,
-    NEIGHBOUR,
-    PER_ROW,
-    SCALAR,
-    Dist,
-    Gemm,
-    MonteCarlo,
-    Spmv,
-    Stencil,
-    Triad,
-)
 from wattloop.kernels.kernel import Kernel, Operand
 
 CHUNK = {"cpu": 2**20, "gpu": 2**26}
@@ -41,19 +30,18 @@ class TensorflowBackend(Backend):
         "dist": "squares, sum and root, fused",
     }
 
-    def __init__(self, device: str = "cpu", style: str = "", threads: int | None = None) -> None:
-        super().__init__(device, style, threads)
+    def _start(self) -> None:
         import tensorflow as tf
 
         self._tf = tf
-        if device == "gpu" and not tf.config.list_physical_devices("GPU"):
+        if self.device == "gpu" and not tf.config.list_physical_devices("GPU"):
             raise BackendUnavailable(
                 f"tensorflow {tf.__version__} sees no GPU; pip install 'tensorflow[and-cuda]'"
             )
-        self._place = "/GPU:0" if device == "gpu" else "/CPU:0"
-        if threads is not None:
+        self._place = "/GPU:0" if self.device == "gpu" else "/CPU:0"
+        if self.threads is not None:
             try:
-                tf.config.threading.set_intra_op_parallelism_threads(threads)
+                tf.config.threading.set_intra_op_parallelism_threads(self.threads)
             except RuntimeError:
                 # already at work: the process's CPUs are the limit then
                 self.threads = None
@@ -70,17 +58,17 @@ class TensorflowBackend(Backend):
 
         return placed
 
-    def gemm(self, kernel: Gemm) -> Run:
+    def gemm(self, kernel: catalog.Gemm) -> Run:
         tf = self._tf
         a, b = self._array(kernel.a), self._array(kernel.b)
         return lambda: tf.matmul(a, b)
 
-    def spmv(self, kernel: Spmv) -> Run:
+    def spmv(self, kernel: catalog.Spmv) -> Run:
         """A COO matrix, as the thesis has it; TensorFlow wants 64-bit indices."""
         tf = self._tf
         if kernel.dtype.itemsize < 4:
             raise Unsupported("tensorflow has no sparse product in half precision")
-        rows = np.repeat(np.arange(kernel.size, dtype=np.int64), PER_ROW)
+        rows = np.repeat(np.arange(kernel.size, dtype=np.int64), catalog.PER_ROW)
         columns = kernel.columns(np.arange(kernel.size)).reshape(-1).astype(np.int64)
         matrix = tf.sparse.SparseTensor(
             np.stack((rows, columns), axis=1),
@@ -90,19 +78,19 @@ class TensorflowBackend(Backend):
         x = tf.reshape(self._array(kernel.x), (-1, 1))
         return lambda: tf.sparse.sparse_dense_matmul(matrix, x)
 
-    def triad(self, kernel: Triad) -> Run:
+    def triad(self, kernel: catalog.Triad) -> Run:
         b, c = self._array(kernel.b), self._array(kernel.c)
-        compiled = self._compiled(lambda b, c: b + SCALAR * c)
+        compiled = self._compiled(lambda b, c: b + catalog.SCALAR * c)
         return lambda: compiled(b, c)
 
-    def stencil(self, kernel: Stencil) -> Run:
+    def stencil(self, kernel: catalog.Stencil) -> Run:
         u = self._array(kernel.u)
         compiled = self._compiled(
-            lambda u: NEIGHBOUR * sum(neighbours(u)) + CENTRE * u[1:-1, 1:-1, 1:-1]
+            lambda u: catalog.NEIGHBOUR * sum(neighbours(u)) + catalog.CENTRE * u[1:-1, 1:-1, 1:-1]
         )
         return lambda: compiled(u)
 
-    def montecarlo(self, kernel: MonteCarlo) -> Run:
+    def montecarlo(self, kernel: catalog.MonteCarlo) -> Run:
         tf = self._tf
         dtype = tf.float64 if kernel.dtype.name == "fp64" else tf.float32
         generator = tf.random.Generator.from_seed(1, alg="philox")
@@ -117,7 +105,7 @@ class TensorflowBackend(Backend):
         counted = tf.function(count)
         return lambda: tf.add_n([counted(tf.constant(part)) for part in parts]) * 4 / kernel.size
 
-    def dist(self, kernel: Dist) -> Run:
+    def dist(self, kernel: catalog.Dist) -> Run:
         tf = self._tf
         x = self._array(kernel.x)
         wide = tf.float64 if kernel.dtype.name == "fp64" else tf.float32

@@ -6,20 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from wattloop.kernels import catalog
 from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run, Unsupported, chunks
 from wattloop.kernels.backends.numpy_backend import neighbours
-from wattloop.kernels.catalog import (
-    CENTRE,
-    NEIGHBOUR,
-    SCALAR,
-    Dist,
-    Gemm,
-    MonteCarlo,
-    Spmv,
-    SpmvCoo,
-    Stencil,
-    Triad,
-)
 from wattloop.kernels.kernel import Kernel, Operand
 
 CHUNK = {"cpu": 2**20, "gpu": 2**27}
@@ -43,20 +32,19 @@ class TorchBackend(Backend):
         "dist": "linalg.vector_norm (CPU: addcmul_)",
     }
 
-    def __init__(self, device: str = "cpu", style: str = "", threads: int | None = None) -> None:
-        super().__init__(device, style, threads)
+    def _start(self) -> None:
         import torch
 
         self._torch = torch
-        if device == "gpu" and not torch.cuda.is_available():
+        if self.device == "gpu" and not torch.cuda.is_available():
             raise BackendUnavailable(
                 f"torch {torch.__version__} sees no GPU; check 'nvidia-smi' and that torch is a "
                 "CUDA build (pip install torch)"
             )
-        self._place = torch.device("cuda" if device == "gpu" else "cpu")
-        if threads is not None:
-            torch.set_num_threads(threads)
-        if device == "gpu":
+        self._place = torch.device("cuda" if self.device == "gpu" else "cpu")
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        if self.device == "gpu":
             torch.cuda.reset_peak_memory_stats()
 
     def prepare(self, kernel: Kernel) -> Run:
@@ -72,7 +60,7 @@ class TorchBackend(Backend):
 
         return without_gradients
 
-    def gemm(self, kernel: Gemm) -> Run:
+    def gemm(self, kernel: catalog.Gemm) -> Run:
         torch = self._torch
         a, b = self._array(kernel.a), self._array(kernel.b)
         c = torch.empty_like(a)
@@ -81,7 +69,7 @@ class TorchBackend(Backend):
             return lambda: product(a, b)
         return lambda: torch.matmul(a, b, out=c)
 
-    def spmv(self, kernel: Spmv) -> Run:
+    def spmv(self, kernel: catalog.Spmv) -> Run:
         torch = self._torch
         self._eager_only(kernel)
         if self.device == "cpu" and kernel.dtype.itemsize < 4:
@@ -100,7 +88,7 @@ class TorchBackend(Backend):
         x = self._array(kernel.x)
         return lambda: torch.mv(matrix, x)
 
-    def spmv_coo(self, kernel: SpmvCoo) -> Run:
+    def spmv_coo(self, kernel: catalog.SpmvCoo) -> Run:
         torch = self._torch
         self._eager_only(kernel)
         if self.device == "cpu" and kernel.dtype.itemsize < 4:
@@ -114,16 +102,16 @@ class TorchBackend(Backend):
         x = self._array(kernel.x)
         return lambda: torch.mv(matrix, x)
 
-    def triad(self, kernel: Triad) -> Run:
+    def triad(self, kernel: catalog.Triad) -> Run:
         torch = self._torch
         b, c = self._array(kernel.b), self._array(kernel.c)
         a = torch.empty_like(b)
         if self.style == "compiled":
-            triad = self._compiled(lambda a, b, c: a.copy_(b + SCALAR * c))
+            triad = self._compiled(lambda a, b, c: a.copy_(b + catalog.SCALAR * c))
             return lambda: triad(a, b, c)
-        return lambda: torch.add(b, c, alpha=SCALAR, out=a)
+        return lambda: torch.add(b, c, alpha=catalog.SCALAR, out=a)
 
-    def stencil(self, kernel: Stencil) -> Run:
+    def stencil(self, kernel: catalog.Stencil) -> Run:
         torch = self._torch
         u = self._array(kernel.u)
         v = torch.empty((kernel.inner,) * 3, dtype=u.dtype, device=u.device)
@@ -133,16 +121,16 @@ class TorchBackend(Backend):
             torch.add(first, second, out=v)
             for other in others:
                 v.add_(other)
-            return v.mul_(NEIGHBOUR).add_(u[1:-1, 1:-1, 1:-1], alpha=CENTRE)
+            return v.mul_(catalog.NEIGHBOUR).add_(u[1:-1, 1:-1, 1:-1], alpha=catalog.CENTRE)
 
         def fused(v: Any, u: Any) -> Any:
-            total = sum(neighbours(u)) * NEIGHBOUR
-            return v.copy_(total + u[1:-1, 1:-1, 1:-1] * CENTRE)
+            total = sum(neighbours(u)) * catalog.NEIGHBOUR
+            return v.copy_(total + u[1:-1, 1:-1, 1:-1] * catalog.CENTRE)
 
         chosen = self._compiled(fused) if self.style == "compiled" else step
         return lambda: chosen(v, u)
 
-    def montecarlo(self, kernel: MonteCarlo) -> Run:
+    def montecarlo(self, kernel: catalog.MonteCarlo) -> Run:
         torch = self._torch
         self._eager_only(kernel)
         chunk = min(CHUNK[self.device], kernel.size)
@@ -162,7 +150,7 @@ class TorchBackend(Backend):
 
         return run
 
-    def dist(self, kernel: Dist) -> Run:
+    def dist(self, kernel: catalog.Dist) -> Run:
         torch = self._torch
         x = self._array(kernel.x)
         r = torch.empty(kernel.size, dtype=x.dtype, device=x.device)

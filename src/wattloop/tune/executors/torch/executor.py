@@ -1,19 +1,22 @@
-"""Executor of PyTorch trainings: segments of independent candidates on one device."""
+"""Executor of PyTorch trainings: segments of independent candidates, on one device or several."""
 
+import functools
 import gc
 import itertools
 import math
 import statistics
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from wattloop.cap.online import OnlineRules
 from wattloop.core.errors import ConfigError, LeverError
+from wattloop.core.settings import Settings, load_settings
 from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.cap_search import CapSteps, start_cap_search
+from wattloop.tune.executors.parallel import ParallelExecutor
 from wattloop.tune.executors.torch.batches import tensors
 from wattloop.tune.executors.torch.candidate import Checkpoints, Counts, TorchCandidate
 from wattloop.tune.executors.torch.epochs import (
@@ -233,6 +236,33 @@ class TorchExecutor:
         self._board, self._cap_rules = board, cap_rules
         self._recalled: dict[str, TrainedSoFar] = {}
 
+    @classmethod
+    def on_gpus(
+        cls,
+        training: Callable[[], Training],
+        quality: Quality,
+        gpus: int | str,
+        settings: Settings | None = None,
+        **options: Any,
+    ) -> ParallelExecutor:
+        """Return an executor of several candidates at once, each in a process on its own GPUs.
+
+        A candidate has the energy of its own GPUs; that of GPUs that wait is charged as idle.
+
+        Args:
+            training: makes the training in a worker, whose GPUs are the only visible ones; a
+                function at the top of a module, because it is pickled.
+            quality: the metric that counts, and its target.
+            gpus: how many, or groups such as `0;1` or `0,1;2,3`.
+            settings: of meters and store; unless given those of this machine.
+            options: further arguments of each worker's executor, but for `energy`.
+        """
+        from wattloop.tune.search_setup import parse_device_groups
+
+        make = functools.partial(_executor_of_worker, training, quality, options)
+        settings = load_settings() if settings is None else settings
+        return ParallelExecutor(make, settings, parse_device_groups(gpus))
+
     def run(self, segment: Segment) -> Progress:
         """Train, from where this candidate was paused, until the segment ends."""
         refused = self._set_levers(segment)
@@ -431,6 +461,16 @@ class TorchExecutor:
             import torch
 
             torch.cuda.empty_cache()
+
+
+def _executor_of_worker(
+    training: Callable[[], Training],
+    quality: Quality,
+    options: Mapping[str, Any],
+    settings: Settings,
+) -> TorchExecutor:
+    energy = SessionEnergy(ParallelExecutor.scope, settings)
+    return TorchExecutor(training(), quality, energy=energy, **options)
 
 
 def _wait_for(device: Any) -> None:
