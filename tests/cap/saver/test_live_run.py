@@ -285,12 +285,12 @@ def test_a_card_that_another_user_works_on(folder, cards):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may set the cards")
 def test_a_card_of_mig_instances(folder, cards):
-    """Promise: a card whose energy cannot be read is not set, nor are the others without it."""
+    """Promise: a card that is split by MIG is not set, nor are the others without it."""
     count = changes(cards)
     cards.gpu(0).mig_mode = 1.0
     _, data = saved_run(folder, STEPS, **on_cards(cards))
     assert data["saving"]["state"] == "left alone"
-    assert "the energy of gpu:0 is not read" in data["saving"]["reason"]
+    assert "gpu:0 is split by MIG" in data["saving"]["reason"]
     assert changes(cards) == count
 
 
