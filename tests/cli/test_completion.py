@@ -146,7 +146,7 @@ def test_a_bad_store_offers_nothing(
     assert (store.read_bytes() if store.exists() else None) == content
 
 
-@pytest.mark.parametrize("line", ["wattloop runs show n", "wattloop simulate run thesis-p"])
+@pytest.mark.parametrize("line", ["wattloop runs show n", "wattloop simulate run thesis-pa"])
 def test_completion_imports_nothing_heavy(line: str, store: Path) -> None:
     """Promise: an answer costs no more than starting typer: no database layer, no NumPy."""
     done = subprocess.run(
