@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bars import Bar, Page, Table, arguments, machine, markdown, publish, shown
+from bars import SOURCES, Bar, Page, Table, arguments, machine, markdown, publish, shown
 from engine_measured import (
     BUSY_JOBS,
     KEEPS_UP,
@@ -223,7 +223,9 @@ def _update_busy(path: Path, busy: Mapping[str, Any]) -> None:
     table = replace(_busy(busy), text=f"Measured on {datetime.now(UTC):%Y-%m-%d}: {machine()}.")
     new = markdown(Page("engine_speed", "", [_busy_bar(busy)], [table], paragraph))
     _, _, _, new_text, new_bars, new_note, *new_table = new.split("\n\n")
-    parts = path.read_text().split(f"\n\n## {table.title}")[0].rstrip("\n").split("\n\n")
+    old = path.read_text()
+    parts = old.split(f"\n\n## {table.title}")[0].rstrip("\n").split("\n\n")
+    footers = [said for said in SOURCES.values() if said in old]
     name = "busy_slowest_policy"
     parts = [each for each in parts if not each.startswith(("**Busy.**", f"- `{name}`"))]
     place = next(n for n, each in enumerate(parts) if each.startswith("|  | unit |"))
@@ -232,7 +234,8 @@ def _update_busy(path: Path, busy: Mapping[str, Any]) -> None:
     row = new_bars.splitlines()[-1] + "  |" * (columns - (new_bars.splitlines()[0].count("|") - 1))
     rows.insert(len(rows) - 1, row)  # before the memory of all
     parts[place : place + 1] = [new_text, "\n".join(rows), new_note]
-    path.write_text("\n\n".join([*parts, *new_table]).rstrip("\n") + "\n")
+    new_table = [each.strip() for each in new_table if each.strip() not in footers]
+    path.write_text("\n\n".join([*parts, *new_table, *footers]).rstrip("\n") + "\n")
 
 
 def _busy(busy: Mapping[str, Any]) -> Table:
