@@ -72,6 +72,15 @@ def test_bad_options_are_told(
     assert told in capsys.readouterr().err
 
 
+def test_an_empty_file_is_not_fitted(here: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message says what is missing and which command writes it."""
+    (here.folder / "empty.jsonl").touch()
+    assert main(["calibrate", "fit", "empty.jsonl"]) == 2
+    said = capsys.readouterr().err
+    assert "empty.jsonl: no record of a machine in it" in said
+    assert "wattloop calibrate collect" in said
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -41,7 +41,8 @@ def raising(error: BaseException) -> Any:
         (
             OSError(28, "No space left on device"),
             2,
-            "wattloop: a file: No space left on device; make room, or name another place\n",
+            "wattloop: standard output or a file: No space left on device; make room, "
+            "or name another place\n",
         ),
         (KeyboardInterrupt(), 130, ""),
         (SystemExit(5), 5, ""),

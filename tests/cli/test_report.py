@@ -63,10 +63,13 @@ def test_only_sensors_that_were_used_are_listed(reader: Machine) -> None:
     assert "not used: cpu:0/package by estimate" in page
 
 
-def test_a_name_without_an_ending_gets_one(reader: Machine) -> None:
-    """Promise: whatever dots are in the folders before it."""
+def test_a_name_without_an_ending_gets_one(
+    reader: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise: whatever dots are in the folders before it; the message has path and size."""
     (reader.folder / "v1.2").mkdir()
     assert main(["report", "--html", "-o", "v1.2/mine"]) == 0
+    assert " KiB)" in capsys.readouterr().err  # a small file is never "0.0 MB"
     assert [path.name for path in (reader.folder / "v1.2").iterdir()] == ["mine.html"]
 
 

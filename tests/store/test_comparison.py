@@ -124,6 +124,10 @@ def test_estimates_and_dead_runs_are_pointed_out() -> None:
     notes = " ".join(compare([run("a", 3_000), guess]).notes)
     assert "is measured, that of b is estimated" in notes
     assert "b: died" in notes
+    dead = replace(run("b", 2_000), status=RunStatus.DIED)
+    (verdict,) = compare([run("a", 3_000), dead]).verdicts
+    assert "not certain" in verdict
+    assert verdict.endswith("but b did not finish")
 
 
 def test_nonsense_is_refused() -> None:
@@ -154,6 +158,8 @@ def test_a_run_that_shared_its_devices_is_named() -> None:
     shared = {"overlap_s": 4.0, "share": 0.4, "runs": [], "left_out_j": 0.0, "divided": False}
     alone, both = run("a", 3_000), replace(run("b", 3_000), shared=shared)
     assert "b: other runs used the same devices for 4.0 s" in " ".join(compare([alone, both]).notes)
+    more = replace(both, result=run("b", 4_000).result)
+    assert compare([alone, more]).verdicts[0].endswith("but b shared its devices with other runs")
     divided = replace(both, shared=shared | {"divided": True})
     assert compare([alone, divided]).notes == ()
 

@@ -87,7 +87,7 @@ CARBON = Need(
     lambda facts: bool(facts.settings.carbon_file),
 )
 IDLE_LINE = Need(
-    "no idle line of the machine (wattloop idle), or no later run on it",
+    "the idle power of this machine is unknown (run wattloop idle), or no later run is known",
     lambda facts: facts.node is not None,
 )
 STEPS = Need(

@@ -124,7 +124,7 @@ def _silenced() -> int:
 
 
 def _shortened(name: object) -> str:
-    text = os.fsdecode(name) if isinstance(name, str | bytes) else "a file"
+    text = os.fsdecode(name) if isinstance(name, str | bytes) else "standard output or a file"
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 

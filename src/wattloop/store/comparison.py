@@ -9,7 +9,7 @@ are compared by Welch's t test of the logarithms.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Any
@@ -29,6 +29,8 @@ from wattloop.store.runs import RunRecord
 
 TOTAL = "total"
 """The sum of all devices that were read; these may differ between runs."""
+MOST_SHARED = 0.05
+"""Share of a run's time next to other runs on its devices above which no difference is certain."""
 STEP_COSTS = {
     "step_j": ("energy per step", "J"),
     "step_s": ("time per step", "s"),
@@ -294,6 +296,14 @@ def _verdict(
             f"{name} against {base}: not certain. Its {what} differs by {change}, "
             "which is within the uncertainty of the sensors"
         )
+    doubts = [
+        f"{each} {doubt}"
+        for each, run in ((base, first), (name, record))
+        for doubt in _doubts(run, what)
+    ]
+    if doubts:
+        differs = f"Its {what} differs by {change}, but {' and '.join(doubts)}"
+        return f"{name} against {base}: not certain. {differs}"
     if varied is not None:
         mean = cell.difference if varied.difference is None else varied.difference
         inside = varied.low <= 0 <= varied.high
@@ -320,6 +330,15 @@ def _certainty(varied: Variation | None) -> str:
             "both under their names to see how much runs vary"
         )
     return f"Certain: more than the sensors err and more than runs vary ({varied.text})"
+
+
+def _doubts(record: RunRecord, what: str) -> Iterator[str]:
+    """Yield what makes a difference to this run uncertain, however well the sensors read."""
+    shared = record.shared or {}
+    if not shared.get("divided") and shared.get("share", 0.0) > MOST_SHARED:
+        yield "shared its devices with other runs"
+    if what == "energy" and record.status.value not in ("finished", "running"):
+        yield "did not finish"
 
 
 def _parts(record: RunRecord, scope: str) -> tuple[DomainEnergy, ...]:

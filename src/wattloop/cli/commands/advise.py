@@ -101,5 +101,6 @@ def say_silence(silent: "list[SilentRule]") -> None:
         by_reason.setdefault(one.lacked or "looked and found nothing", []).append(one.rule)
     for reason, rules in by_reason.items():
         line = f"{reason}: {', '.join(rules)}"
-        for part in textwrap.wrap(line, WIDTH, initial_indent="  ", subsequent_indent="    "):
-            say(part)
+        # a rule's name is copied into settings: it stays whole
+        for at, part in enumerate(textwrap.wrap(line, WIDTH - 4, break_on_hyphens=False)):
+            say(f"{'    ' if at else '  '}{part}")

@@ -9,6 +9,7 @@ from wattloop.cli.output import check_target, say, write_json
 from wattloop.cli.progress import spinner
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
+from wattloop.core.units import format_bytes
 
 if TYPE_CHECKING:
     from wattloop.report.document import Document
@@ -49,7 +50,7 @@ def report(
         with spinner(f"drawing {path}"), Target(str(path), "--output").path() as whole:
             whole.write_bytes(_rendered(document, kind))
         written[kind] = str(path)
-        say(f"wattloop: {document.title}: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+        say(f"wattloop: {document.title}: {path} ({format_bytes(path.stat().st_size)})")
     write_json({"title": document.title, "about": dict(document.about), **written}, given.json_file)
 
 

@@ -280,11 +280,15 @@ def _of_one_gpu(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], Gpu]:
     """Read the records of the files and their GPU."""
     rows = [row for path in paths for row in _checked(path)]
     products = {str(row["gpu"]) for row in rows if row["record"] == "machine"}
-    if len(products) != 1:
-        named = ", ".join(sorted(products)) or "no GPU"
+    if not products:
         raise ConfigError(
-            f"{', '.join(map(str, paths))}: field 'gpu' of the machine records names {named}; "
-            "fit the files of one GPU type at a time"
+            f"{', '.join(map(str, paths))}: no record of a machine in it; make a file with "
+            "'wattloop calibrate collect'"
+        )
+    if len(products) > 1:
+        raise ConfigError(
+            f"{', '.join(map(str, paths))}: field 'gpu' of the machine records names "
+            f"{', '.join(sorted(products))}; fit the files of one GPU type at a time"
         )
     if products == {NO_GPU}:
         raise ConfigError(

@@ -181,6 +181,10 @@ class SlurmClient:
         if done.returncode:
             kind = SlurmAway if any(word in message for word in AWAY) else SlurmError
             short = " ".join(message.split())[:LONGEST] or f"exit code {done.returncode}"
+            if "configuration source" in message:
+                short += (
+                    "; run this on a machine of the cluster, or name its slurm.conf in SLURM_CONF"
+                )
             raise kind(f"Slurm: {command[0]}: {short}")
         return output
 

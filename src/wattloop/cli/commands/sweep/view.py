@@ -270,10 +270,15 @@ def _print_choice(result: SweepResult) -> None:
         point, gain = found
         where = f" on {group.label}" if group.label else ""
         setting = setting_text({"setting": point.label, "is_default": point.is_default})
-        gains = "" if point.is_default else f", {gain_text(gain)} %"
         ties = group.ties(point, result.compared)
-        begin = "no setting beats the default" if any(p.is_default for p in ties) else "best"
-        sys.stdout.write(f"{begin} for {result.compared.label}{where}: {setting}{gains}\n")
+        label = f"{result.compared.label}{where}"
+        if point.is_default:
+            best = f"no setting beats the default for {label}: {setting}"
+        elif any(p.is_default for p in ties):
+            best = f"no setting surely beats the default for {label}; likeliest: {setting}"
+        else:
+            best = f"best for {label}: {setting}"
+        sys.stdout.write(f"{best}{'' if point.is_default else f', {gain_text(gain)} %'}\n")
         if ties:
             names = [setting_text({"setting": p.label, "is_default": p.is_default}) for p in ties]
             sys.stdout.write(f"  a tie with {', '.join(names)}: within noise\n")
