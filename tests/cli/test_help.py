@@ -49,6 +49,14 @@ def test_verbs_are_grouped(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(rf"│ {verb} ", text)
 
 
+def test_a_verb_with_a_usual_command_says_where_its_options_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Promise: `predict --help` has no options of its own, and names the page that has them."""
+    assert main(["predict", "--help"]) == 0
+    assert "its options: wattloop predict run --help" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", LEAVES)
 def test_every_page_has_an_example_that_parses(words: str) -> None:
     """Promise: each page ends with a command of its own, whose options and arguments exist."""

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -199,6 +200,13 @@ class UsualCommandGroup(TyperGroup):
         if not is_command or (first is None and USER_COMMAND in ctx.meta):
             args = [RUN, *args]
         return list(super().parse_args(ctx, args))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help, and where the options of `VERB` without a command are."""
+        super().format_help(ctx, formatter)
+        path = ctx.command_path
+        sys.stdout.write(f" '{path}' without a command is '{path} {RUN}';\n")
+        sys.stdout.write(f" its options: {path} {RUN} --help\n\n")
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete commands, options, and options and the first argument of `run`."""

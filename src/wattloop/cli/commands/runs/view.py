@@ -100,7 +100,7 @@ def _efficiency(efficiencies: Any) -> Iterator[str]:
         weak = "" if one["provenance"] == "measured" else f", {one['provenance']}"
         yield (
             f"efficiency   {one['name']}: {one['value']:.2f} {one['label']} "
-            f"(of {one['tdp_w']:.0f} W: {one['basis']}{weak})"
+            f"(of {format_number(one['tdp_w'], 3)} W: {one['basis']}{weak})"
         )
 
 
