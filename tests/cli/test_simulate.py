@@ -251,6 +251,7 @@ def test_what_can_be_named_is_listed(here: Machine, capsys: pytest.CaptureFixtur
         (("tiny.yaml", "--workers", "0"), "--workers 0: give 1 or more"),
         (("tiny.yaml", "--budget", "50W"), "--budget 50W: budget: 50 W is below the 100 W"),
         (("tiny.yaml", "--horizon", "soon"), "--horizon soon: "),
+        (("tiny.yaml", "--set", "engine.horizon=soon"), "--set engine.horizon=soon: "),
         (("tiny.yaml", "--set", "jobs.generate.rate=1"), "did you mean 'rate_per_s'?"),
         (("tiny.yaml", "--set", "rate"), "--set rate: write FIELD=VALUE"),
         (("tiny.yaml", "--trace", "none.csv"), "none.csv"),

@@ -208,7 +208,7 @@ class _Program:
         with ExitStack() as stack:
             gpu = gpu_named(run.gpu)
             if not self._torch.cuda.is_available():
-                self.notes.append(f"script: this machine has no GPU; it found a {gpu.product}")
+                self.notes.append(f"script: no GPU here; it saw a pretended {gpu.product}")
                 stack.enter_context(pretended_cuda(self._torch, gpu))
             for owner, name, replacement in (
                 (self._torch.optim.Optimizer, "__init__", self._optimizer_made),

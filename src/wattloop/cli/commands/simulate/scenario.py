@@ -1,7 +1,7 @@
 """The scenario of a command line: a file, and options that change it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,7 +85,8 @@ def read_scenario(
         scenario = load_scenario(name, fields)
     except ConfigError as error:
         if fields and _is_fine(name):
-            raise ConfigError(_of_options(str(error), fields)) from None
+            options = {field for field, value in given.items() if value is not None}
+            raise ConfigError(_of_options(str(error), fields, options)) from None
         raise
     if variant is None:
         return scenario
@@ -112,14 +113,14 @@ def _is_fine(name: str) -> bool:
     return True
 
 
-def _of_options(message: str, fields: Mapping[str, Any]) -> str:
+def _of_options(message: str, fields: Mapping[str, Any], options: Collection[str]) -> str:
     """Report errors by the option at fault instead of by a line of a valid file."""
     words = []
     for name, value in fields.items():
         if name == "oracle":
             words += [f"--throughputs {file}" for file in value["throughputs"]]
         elif value is not None:
-            words.append(f"{FLAGS.get(name, f'--set {name}=')}{value}")
+            words.append(f"{FLAGS[name] if name in options else f'--set {name}='}{value}")
     faults = [re.sub(r"^.*?\.ya?ml(:\d+)?: ", "", line) for line in message.splitlines()]
     return f"{' '.join(words)}: {'; '.join(faults)}"
 
