@@ -212,7 +212,9 @@ def test_a_token_goes_only_to_a_server_with_a_certificate_of_the_cluster(
                 timeout_s=5.0,
             )
             if not why:
-                assert KubernetesClient(address).list("/api/v1/pods")[0] == []
+                client = KubernetesClient(address)
+                assert client.list("/api/v1/pods")[0] == []
+                client.close()
                 without = replace(address, ca_file=None)  # the system's do not know it
                 with pytest.raises(KubernetesAway, match="certificate is not trusted"):
                     KubernetesClient(without).list("/api/v1/pods")

@@ -10,6 +10,7 @@ from tests.support.kubelet import cgroup_of, make_group
 from tests.support.kubernetes_api import ApiError, pod, schemas_installed
 from wattloop.fleet.agent.live_metrics import AgentMetrics
 from wattloop.measure.recovery import finalize_orphaned_run
+from wattloop.meters.base import DeviceProcess
 from wattloop.store.database import open_store
 from wattloop.store.job_queries import job_page
 from wattloop.store.journal_import import import_journal
@@ -238,6 +239,30 @@ def test_pods_on_mig_instances_pay_by_their_slices(node: PodNode) -> None:
     lived_s = max(e["time_s"] for e in ends) - min(e["result"]["begin_s"] for e in ends)
     total_j = sum(energy_j(e, "gpu:0") for e in ends)
     assert total_j == pytest.approx(GPU_W[0] * lived_s, rel=0.01)
+
+
+def test_pods_on_one_card_pay_by_their_utilisation(
+    node: PodNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time slices: NVML names the host's processes, and their control groups the containers."""
+    agent = node.start()
+    busy, idle = (node.run_pod(name, gpus=(0,)) for name in ("busy", "idle"))
+    for pid, container in ((11, busy), (12, idle), (13, "f" * 64)):
+        (node.folder / "proc" / str(pid)).mkdir()
+        group = f"0::/kubepods.slice/cri-containerd-{container}.scope\n"
+        (node.folder / "proc" / str(pid) / "cgroup").write_text(group)
+    listed = [DeviceProcess(11, 0.6), DeviceProcess(12, 0.2), DeviceProcess(13, 0.9)]
+    monkeypatch.setattr(agent.attribution.sensors, "processes", lambda: {"gpu:0": listed})
+    node.look()
+    node.work(10, rest=1.0)
+    for container in (busy, idle):
+        node.end_pod(container)
+    node.look()
+    node.work(3, rest=1.0)
+    for container, part in ((busy, 0.75), (idle, 0.25)):
+        end = node.end_of(container)
+        assert energy_j(end, "gpu:0") == pytest.approx(10 * GPU_W[0] * part, rel=0.12)
+        assert any("divided by utilisation" in text for text in end["result"]["warnings"])
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ class Occupant(NamedTuple):
         whole: it has the node to itself.
         cpu_s: CPU time that it used; None where that cannot be read.
         gpu_parts: GPU -> part of it that is the job's, by slices of MIG; all of it where not named.
+        gpu_use: GPU -> part of the time in which the job's processes used it, where that is known.
     """
 
     run: str
@@ -43,6 +44,7 @@ class Occupant(NamedTuple):
     whole: bool = False
     cpu_s: float | None = None
     gpu_parts: Mapping[str, float] = {}
+    gpu_use: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +170,13 @@ def _give_device(
     parts: dict[str, dict[str, EnergyShare]], name: str, joules: float, jobs: Sequence[Occupant]
 ) -> None:
     """Give a device's energy to its job: jobs on instances of a card by their slices, others on
-    one card (time slices, oversubscribed) the same part each. The rest is unattributed.
+    one card (time slices, oversubscribed) by their use, else the same part each. The rest is
+    unattributed.
     """
     wanted = {one.run: one.gpu_parts.get(name, 1.0) for one in jobs if name in one.gpus}
+    used = {one.run: one.gpu_use[name] for one in jobs if name in one.gpus and name in one.gpu_use}
+    if used.keys() == wanted.keys() and sum(used.values()) > 0:
+        wanted = {run: use / sum(used.values()) for run, use in used.items()}
     whole, left_j = max(1.0, sum(wanted.values())), joules
     for run, part in wanted.items():
         share = part / whole

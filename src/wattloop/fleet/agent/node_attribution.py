@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
@@ -100,13 +101,44 @@ class NodeAttribution:
         self.until_s = 0.0
         self._began_s = context.clock.now_s()
         self._total_j: dict[str, float] = {}
+        self._use: dict[tuple[str, str], float] = {}
 
     def read(self) -> bool:
         """Read every sensor and every job's CPU time; return what `read_cpu` returns."""
         self.sensors.read()
         young = self.read_cpu()
         self.sensors.read_signals()
+        self._read_use()
         return young
+
+    def _shared_gpus(self) -> Counter[str]:
+        """Return GPUs and how many jobs have each, of those that MIG does not split."""
+        plans = self.open_runs.running()
+        return Counter(gpu for plan in plans for gpu in plan.gpus if gpu not in plan.gpu_parts)
+
+    def _read_use(self) -> None:
+        """Read which part of the time jobs on one GPU used it, as far as the driver says.
+
+        A process belongs to the job that its control group names.
+        """
+        shared = {gpu for gpu, users in self._shared_gpus().items() if users > 1}
+        if not shared:
+            self._use = {}
+            return
+        plans = self.open_runs.running()
+        for gpu, listed in self.sensors.processes().items():
+            if gpu not in shared:
+                continue
+            known = all(one.sm is not None for one in listed)
+            for plan in plans:
+                self._use.pop((plan.run_id, gpu), None)
+                if known and gpu in plan.gpus:
+                    self._use[plan.run_id, gpu] = 0.0
+            for one in listed if known else ():
+                group = self.context.host.read_text("proc", f"{one.pid}/cgroup") or ""
+                for plan in plans:
+                    if gpu in plan.gpus and re.search(rf"\b(job_)?{re.escape(plan.job)}\b", group):
+                        self._use[plan.run_id, gpu] += one.sm or 0.0
 
     def read_cpu(self) -> bool:
         """Read CPU times; True while a job is so young that it may end before the next reading."""
@@ -170,13 +202,16 @@ class NodeAttribution:
 
     def _interval(self, begin_s: float, end_s: float) -> SharedInterval:
         running = self.open_runs.running()
-        users = Counter(gpu for plan in running for gpu in plan.gpus if gpu not in plan.gpu_parts)
+        users = self._shared_gpus()
         for plan in running:
             for gpu in plan.gpus:
                 if users[gpu] > 1:
-                    plan.note(f"{gpu} is shared with other jobs; each has the same part of it")
+                    by_use = (plan.run_id, gpu) in self._use
+                    how = "divided by utilisation" if by_use else "each has the same part of it"
+                    plan.note(f"{gpu} is shared with other jobs; {how}")
         occupants = tuple(
-            plan.occupant(self.cpu.between(plan.run_id, begin_s, end_s)) for plan in running
+            plan.occupant(self.cpu.between(plan.run_id, begin_s, end_s), self._use)
+            for plan in running
         )
         if self.open_runs.unattributed is not None:
             held = min(1.0, sum(plan.cpus for plan in running) / self.context.cpus)

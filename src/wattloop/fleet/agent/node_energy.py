@@ -18,7 +18,7 @@ from wattloop.measure.meter_stream import (
     selected,
 )
 from wattloop.measure.window_energy import unseen_wraps_reason
-from wattloop.meters.base import Context, Meter, Reading
+from wattloop.meters.base import Context, DeviceProcess, Meter, Reading
 from wattloop.meters.registry import detect
 
 SLACK_S = 0.25
@@ -160,6 +160,15 @@ class NodeSensors:
     def read_signals(self) -> None:
         for stream in self.streams:
             stream.read_signals()
+
+    def processes(self) -> dict[str, Sequence[DeviceProcess]]:
+        """Read the processes on each GPU since the last call; one that does not say is left out."""
+        found: dict[str, Sequence[DeviceProcess]] = {}
+        for meter in self._inventory.meters:
+            for name, listed in meter.read_processes().items():
+                if not isinstance(listed, Gap):
+                    found[name] = listed
+        return found
 
     def signals(self) -> dict[str, float]:
         return {name: v for stream in self.streams for name, v in stream.signal_values.items()}

@@ -182,10 +182,13 @@ class RunPlan:
     modelled: dict[str, str] = field(default_factory=dict)
     gpu_parts: dict[str, float] = field(default_factory=dict)
 
-    def occupant(self, cpu_s: float | None) -> Occupant:
-        """Return the job as attribution needs it."""
+    def occupant(
+        self, cpu_s: float | None, use: Mapping[tuple[str, str], float] | None = None
+    ) -> Occupant:
+        """Return the job as attribution needs it; `use` is of (run, GPU)."""
         gpus = frozenset(self.gpus)
-        return Occupant(self.run_id, gpus, self.cpus, self.whole, cpu_s, self.gpu_parts)
+        used = {gpu: part for (run, gpu), part in (use or {}).items() if run == self.run_id}
+        return Occupant(self.run_id, gpus, self.cpus, self.whole, cpu_s, self.gpu_parts, used)
 
     @property
     def status(self) -> RunStatus:
