@@ -21,6 +21,7 @@ function themed(part) {
 
 // A single chart is as wide as its place; parts that stand side by side stand below each other on a
 // phone; what is wider all the same is made smaller by the style sheet.
+const LONG_NAME = 16;  // of a legend with two columns on a phone
 function fitted(spec) {
   const found = { ...spec };
   if (found.mark || found.layer) {
@@ -28,7 +29,11 @@ function fitted(spec) {
       found.width = "container";
       found.autosize = { type: "fit-x", contains: "padding", resize: true };
     }
-    if (narrow()) { found.config = { ...found.config, legend: { ...found.config?.legend, orient: "bottom", columns: 2 } }; }
+    if (narrow()) {
+      const names = found.encoding?.color?.scale?.domain ?? [];
+      const columns = names.some((name) => String(name).length > LONG_NAME) ? 1 : 2;
+      found.config = { ...found.config, legend: { ...found.config?.legend, orient: "bottom", columns } };
+    }
   } else if (narrow() && found.hconcat) {
     found.vconcat = found.hconcat;
     delete found.hconcat;
