@@ -19,9 +19,10 @@ function themed(part) {
   return part;
 }
 
+const LONG_NAME = 16;  // of a legend with two columns on a phone
+
 // A single chart is as wide as its place; parts that stand side by side stand below each other on a
 // phone; what is wider all the same is made smaller by the style sheet.
-const LONG_NAME = 16;  // of a legend with two columns on a phone
 function fitted(spec) {
   const found = { ...spec };
   if (found.mark || found.layer) {
