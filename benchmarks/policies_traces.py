@@ -55,6 +55,7 @@ policy where neighbours cost nothing: no choice of nodes gains more.
 def main() -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--keep", metavar="FILE", type=Path, help="tables of an earlier call")
+    parser.add_argument("--kept-only", action="store_true", help="publish what --keep has")
     args = parser.parse_args()
     if absent := missing():
         raise SystemExit(f"{', '.join(absent)} not found; WATTLOOP_SHARED_DATA names the folder")
@@ -68,7 +69,7 @@ def main() -> int:
     tables: list[Table] = []
     if args.keep and args.keep.exists():
         tables = pickle.loads(args.keep.read_bytes())
-    for make in wanted[len(tables) :]:
+    for make in () if args.kept_only else wanted[len(tables) :]:
         tables.append(make())
         if args.keep:
             args.keep.write_bytes(pickle.dumps(tables))
@@ -80,6 +81,8 @@ def main() -> int:
         exit=EXIT_S,
         interference=INTERFERENCE,
     )
+    if len(tables) < len(wanted):
+        text += f"\nOnly {len(tables)} of the {len(wanted)} tables were made in this run.\n"
     title = "Helios on traces that it was not tuned on"
     publish(Page("policies_traces", title, [], tables, text), args)
     return 0
