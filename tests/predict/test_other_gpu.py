@@ -18,8 +18,8 @@ from wattloop.core.settings import Settings
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.run_total import (
     JobOnGpu,
-    MeasuredJob,
     PredictedAmount,
+    SourceJob,
     job_on_gpu,
     job_table,
     measured_job,
@@ -114,7 +114,7 @@ def test_bounds_hold_for_published_pairs_of_gpus() -> None:
 def _moved(pair: Pair) -> JobOnGpu:
     own = gpu_named(pair.own)
     energy_j = 100 * (pair.power_w or own.tdp_w)
-    job = MeasuredJob("r", "r", own, 1, 100, energy_j, 0, energy_j, None, "", None, True)
+    job = SourceJob("r", "r", own, 1, 100, energy_j, 0, energy_j, None, "", None, True)
     return job_on_gpu(job, gpu_named(pair.other))
 
 

@@ -193,6 +193,16 @@ def test_a_winner_within_noise_is_a_tie(store, search, other_j, epochs, uncertai
     assert summary.to_dict()["ties"] == ["a"] * tied
 
 
+def test_a_winner_of_too_few_epochs_is_not_called_certain(store, search):
+    """Promise: where noise is unknown, the distance to the next candidate says so."""
+    short = {"status": Status.ENDED, "time_s": 1.0, "epochs": 1, "quality": 0.6, "best": 0.6}
+    search("a", 1, Progress(**short, energy_j=105.0))
+    experiment = search("b", 2, Progress(**short, energy_j=100.0))
+    summary = summarize_search(store, experiment)
+    assert summary.ties == ()
+    assert summary.tie.startswith("energy differs by 5.0% from a; so few epochs")
+
+
 def test_the_error_of_a_shared_estimate_makes_no_tie(store, search):
     """Promise: one estimate errs the same way in both, so that error cancels."""
     search("a", 1, trained(130.0, 50, "estimated", 90.0))

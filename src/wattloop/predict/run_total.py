@@ -239,7 +239,7 @@ WITHOUT_MODEL = (
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredJob:
+class SourceJob:
     """What is known of a measured run that is asked for on another GPU.
 
     Attributes:
@@ -292,9 +292,9 @@ class PricedEnergy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobOnGpu:
-    """A measured job on another GPU, as modelled; energies as in `MeasuredJob`."""
+    """A measured job on another GPU, as modelled; energies as in `SourceJob`."""
 
-    job: MeasuredJob
+    job: SourceJob
     gpu: Gpu
     time_s: PredictedAmount
     power_w: PredictedAmount
@@ -332,7 +332,7 @@ class JobOnGpu:
         }
 
 
-def measured_job(record: "RunRecord", settings: Settings, wanted: str) -> MeasuredJob:
+def measured_job(record: "RunRecord", settings: Settings, wanted: str) -> SourceJob:
     """Return what a stored run says about its job.
 
     Raises:
@@ -369,7 +369,7 @@ def measured_job(record: "RunRecord", settings: Settings, wanted: str) -> Measur
     if grams is None or settings.zone or settings.carbon_g_per_kwh is not None:
         intensity = find_intensity(settings).found
         grams = grams if intensity is None else intensity.g_co2e_per_kwh
-    return MeasuredJob(
+    return SourceJob(
         run_id=record.run_id,
         name=record.name or record.run_id,
         gpu=next(iter(found.values())),
@@ -385,7 +385,7 @@ def measured_job(record: "RunRecord", settings: Settings, wanted: str) -> Measur
     )
 
 
-def job_on_gpu(job: MeasuredJob, gpu: Gpu) -> JobOnGpu:
+def job_on_gpu(job: SourceJob, gpu: Gpu) -> JobOnGpu:
     """Return time, energy, cost and CO2e of the same work on as many GPUs of another kind.
 
     Time is scaled by bandwidth and peaks of the data sheets. A GPU draws power at the same point
@@ -486,7 +486,7 @@ def _peak(gpu: Gpu) -> float:
     return max(*halves, *gpu.vector_flops.values())
 
 
-def _power(job: MeasuredJob, gpu: Gpu) -> PredictedAmount:
+def _power(job: SourceJob, gpu: Gpu) -> PredictedAmount:
     rest_w, limit_w = static_power(job.gpu).watts, job.gpu.tdp_w
     load = (job.gpu_j / job.gpus / job.duration_s - rest_w) / (limit_w - rest_w)
     low_w = static_power(gpu).watts
@@ -502,7 +502,7 @@ def _spread(amount: PredictedAmount) -> tuple[float, float]:
     return math.log(amount.value / low), math.log(max(high / amount.value, 1.0))
 
 
-def _job_notes(job: MeasuredJob, gpu: Gpu) -> list[str]:
+def _job_notes(job: SourceJob, gpu: Gpu) -> list[str]:
     notes = []
     if job.tariff_per_kwh is None:
         notes.append(

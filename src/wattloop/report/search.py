@@ -177,7 +177,7 @@ def _short(summary: SearchSummary) -> list[Block]:
             facts.append(Fact("Its energy to the target", format_energy(summary.best.to_target_j)))
         if summary.tie:
             names = ", ".join(c.candidate for c in summary.ties)
-            facts.append(Fact("Tied with", names, summary.tie))
+            facts.append(Fact("Tied with" if names else "Certain", names or "no", summary.tie))
     else:
         facts.append(Fact("Best", "none" if summary.status in OVER else "none yet", summary.why))
     if summary.saved_j is not None and summary.default is not summary.best:

@@ -319,7 +319,7 @@ def find_ties(
                 near.append((apart, noise, other))
     near.sort(key=lambda one: one[0])
     if not near:
-        return (), ""
+        return (), _unknown_noise(best, candidates, name)
     apart, noise, nearest = near[0]
     unit = (facts.get("quality") or {}).get("metric") if name == "quality" else name
     shown = format_number if name == "quality" else "{:.1%}".format
@@ -327,6 +327,24 @@ def find_ties(
     return tuple(one[2] for one in near), (
         f"a tie with {nearest.candidate}{more}: {unit} differs by {shown(apart)}, within the noise "
         f"of single runs ({shown(noise)}); another seed may choose another"
+    )
+
+
+def _unknown_noise(best: CandidateResult, candidates: Sequence[CandidateResult], name: str) -> str:
+    """Say how far the next candidate is where trainings were too short to tell their noise."""
+    cost = _cost(best, name) if name in DEGREES else None
+    others = [
+        (abs(other_cost / cost - 1), other.candidate)
+        for other in candidates
+        if other is not best and other.good and None in (best.cost_noise, other.cost_noise)
+        if cost and (other_cost := _cost(other, name)) is not None
+    ]
+    if not others:
+        return ""
+    apart, nearest = min(others)
+    return (
+        f"{name} differs by {apart:.1%} from {nearest}; so few epochs do not tell the noise of a "
+        "run, and another seed may choose another"
     )
 
 
