@@ -257,8 +257,11 @@ def _comparable(program: Program, text: str) -> list[str]:
     for pattern, name in VARIABLE:
         text = pattern.sub(name, text)
     found = [line.strip() for line in text.splitlines() if line.strip()]
-    # Whichever rank comes first prepares the data; the lines of ranks are in any order.
-    return sorted(line for line in found if "datasets." not in line) if program.ranks else found
+    if not program.ranks:
+        return found
+    # Whichever rank comes first prepares the data; ranks print into each other's lines.
+    text = "\n".join(line for line in found if "datasets." not in line)
+    return sorted(re.findall(r"[\w.-]+", text))
 
 
 def _output(command: Sequence[str]) -> str:
