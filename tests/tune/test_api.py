@@ -88,6 +88,8 @@ def test_one_epoch_is_one_epoch(settings):
     """Promise: a training that reports once is said to have had one epoch."""
     result = searched(settings, lambda trial: {"accuracy": 0.9}, strategy="race")
     assert result.summary.why.startswith("good enough after 1 epoch of ")
+    aimless = searched(settings, lambda trial: {"accuracy": 0.9}, strategy="race", target=None)
+    assert aimless.summary.why.startswith("ended without a target after 1 epoch of ")
 
 
 def test_a_search_that_stopped_goes_on_with_other_limits(settings):

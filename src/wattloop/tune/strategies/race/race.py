@@ -169,12 +169,13 @@ class Race(Strategy):
         unit = "J" if runner.metered else "s"
         taken = "" if epoch is None else f" of {format_number(epoch.energy_j)} {unit} each"
         others = sum(bool(r.points) for r in self.runners) - 1
+        ended = "ended without a target" if self.problem.quality.target is None else "good enough"
         return Chosen(
             candidate=runner.name,
             parameters=dict(runner.parameters),
             levers=dict(runner.levers),
             learning_rate=runner.learning_rate,
-            why=f"good enough after {runner.reached:g} epoch{'s' * (runner.reached != 1)}{taken}, "
+            why=f"{ended} after {runner.reached:g} epoch{'s' * (runner.reached != 1)}{taken}, "
             f"{others} other{'s' * (others != 1)} tried",
         )
 
