@@ -150,8 +150,9 @@ def list_tokens(path: Path) -> list[Token]:
         mode = path.stat().st_mode
         text = path.read_text("utf-8")
     except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"{path}: cannot be read ({error}); make one with: wattloop fleet tokens add --file "
+            f"{path}: cannot be read ({reason}); make one with: wattloop fleet tokens add --file "
             f"{path} --role node --node NAME"
         ) from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
