@@ -91,6 +91,7 @@ def test_commands_work_and_say_what_is_missing(system: str, name: str, tmp_path:
     codes = [line for line in said.splitlines() if line.startswith("code ")]
     assert codes[:5] == ["code 0", "code 1", "code 0", "code 0", "code 1"]
     assert "code 0" not in codes[5:]
+    said = said.replace(str(tmp_path), "")
     for words in ("sudo ", "modprobe", "chmod", "/dev/", "systemctl", "/sys/"):
         assert words not in said, [line for line in said.splitlines() if words in line]
     assert said.count("nothing was measured in") == 2

@@ -154,7 +154,7 @@ def test_table_for_root_only_gives_the_command(machine: Machine) -> None:
     table = write_table(machine.sysfs, memory_device(16 * 1024))
     table.chmod(0o400)
     if os.getuid() == 0:
-        temporary = Path(tempfile.gettempdir())
+        temporary = Path(os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir())
         for folder in table.parents:
             if temporary in folder.parents:
                 folder.chmod(folder.stat().st_mode | 0o055)

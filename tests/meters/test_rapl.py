@@ -372,7 +372,7 @@ def _open_the_way(root: Path) -> None:
     """pytest closes its temporary folders to others."""
     if os.getuid() != 0:
         return
-    temporary = Path(tempfile.gettempdir())
+    temporary = Path(os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir())
     for folder in (root, *root.parents):
         if temporary in folder.parents:
             folder.chmod(folder.stat().st_mode | 0o055)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.support.amdgpu_tree import AmdgpuTree
 from tests.support.nvml_stub import NoCompiler, StubNvml
-from wattloop.cap.gpu_levers import measured_gpus
 
+from wattloop.cap.saver.gpu_levers import measured_gpus
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host

@@ -129,6 +129,13 @@ def warm_up(state: AppState) -> threading.Thread:
     """
 
     def load() -> None:
+        try:
+            load_all()
+        except RuntimeError as error:  # Ctrl-C: Python ends, and takes no new work of threads
+            if "shutdown" not in str(error):
+                raise
+
+    def load_all() -> None:
         # pages import this module
         from wattloop.serve.pages.assets import vega_text
         from wattloop.serve.pages.overview import overview_parts

@@ -81,7 +81,7 @@ def test_constants_follow_what_was_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "names no GPU"),
+        ([], "no record of a machine"),
         ([MACHINE, {**MACHINE, "gpu": "NVIDIA L4"}], "names NVIDIA H200, NVIDIA L4"),
         ([{**MACHINE, "gpu": "cpu"}], "collected with --gpu cpu, .* there is nothing to fit; run"),
         ([MACHINE, {"record": "kernel", "family": "gemm"}], "a.jsonl:2: field 'params' is missing"),

@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "tune-torch.md"
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys) -> None:
     """Promise: what docs/tune-torch.md shows works as it stands."""
     monkeypatch.setenv("WATTLOOP_STORE", str(tmp_path / "runs.db"))
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     # Sensors of a CPU are too rough for 2%; five seconds each would be waited in vain.
     code = code.replace("problem.quality)\nwhile", "problem.quality, error=1e9)\nwhile")
     exec(compile(code, str(PAGE), "exec"), {})
