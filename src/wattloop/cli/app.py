@@ -205,8 +205,8 @@ class UsualCommandGroup(TyperGroup):
         """Print the help, and where the options of `VERB` without a command are."""
         super().format_help(ctx, formatter)
         path = ctx.command_path
-        sys.stdout.write(f" Without a command it is '{path} {RUN}'; its options:\n")
-        sys.stdout.write(f" {path} {RUN} --help\n\n")
+        sys.stdout.write(f" Without a command it is '{path} {RUN}';\n")
+        sys.stdout.write(f" its options: {path} {RUN} --help\n\n")
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete commands, options, and options and the first argument of `run`."""
