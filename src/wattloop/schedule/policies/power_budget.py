@@ -377,6 +377,10 @@ class _Round:
         self._is_alike = view.queue.is_exact and objective.degree is not None
         self._hopeless: dict[tuple[int, int], tuple[float, float]] = {}
         self._has_room: dict[int, bool] = {}
+        # Kinds whose best option has no GPUs left, until the next start; whether that option was
+        # found without looking at the length of the job.
+        self._without_gpus: set[tuple[int, int]] = set()
+        self._is_same_for_all = False
         self._known: dict[int, tuple[Bools, Floats, Bools | None]] = {}
         self._ladders: dict[tuple[int, int], list[_Step]] = {}
         self._now_w, self._surely_w = headroom.now_w(), headroom.surely_w()
@@ -387,16 +391,20 @@ class _Round:
     def placed(self, job: int) -> int | None:
         """Return the option that a job starts on, with its GPUs and power taken; None for none."""
         queue, headroom = self._view.queue, self._headroom
-        if self._is_hopeless(job):
+        alike = (queue.kind_of[job], headroom.unexplained_stops(job))
+        if alike in self._without_gpus or self._is_hopeless(job):
             return None
-        if self._is_alike and (step := self._step(job)) is not None:
-            return self._taken(job, step.option, step.shape)
+        if self._is_alike and (step := self._step(job, alike)) is not None:
+            option = self._taken(job, step.option, step.shape)
+            if option is None and self._is_same_for_all:
+                self._without_gpus.add(alike)
+            return option
         estimates = queue.estimates(job)
         here, cost, unwanted = self._costs(job)
         keeps = headroom.may_start(job, estimates)
         if queue.is_exact and not (keeps & here).any():
-            alike = (queue.kind_of[job], self._view.preemptions[job])
-            self._hopeless[alike] = headroom.hopeless(job, estimates, here)
+            stopped = (queue.kind_of[job], self._view.preemptions[job])
+            self._hopeless[stopped] = headroom.hopeless(job, estimates, here)
         # An option that the objective excludes is better than to wait for ever.
         if (
             unwanted is not None
@@ -416,21 +424,24 @@ class _Round:
             return None
         self.free.take(shape)
         self._has_room = {kind: has for kind, has in self._has_room.items() if not has}
+        self._without_gpus.clear()  # with less power, an option with other GPUs may be the best
         headroom = self._headroom
         headroom.start(job, option)
         self._now_w, self._surely_w = headroom.now_w(), headroom.surely_w()
         return option
 
-    def _step(self, job: int) -> _Step | None:
+    def _step(self, job: int, alike: tuple[int, int]) -> _Step | None:
         """Return the cheapest option that had GPUs and keeps all budgets; None if that is unclear.
 
         This finds the same option as the arrays in `placed`, one by one; usually the first one.
         """
         now_w, surely_w, is_first = self._now_w, self._surely_w, True
-        for step in self._ladder(job):
+        self._is_same_for_all = True
+        for step in self._ladder(job, alike):
             added_w = step.added_w
             if added_w <= now_w:
                 if added_w > surely_w:
+                    self._is_same_for_all = False
                     if self._pauses:
                         return None
                     restart_s = self._restart_s if self._view.preemptions[job] else 0.0
@@ -445,10 +456,9 @@ class _Round:
             is_first = False
         return None
 
-    def _ladder(self, job: int) -> list[_Step]:
+    def _ladder(self, job: int, alike: tuple[int, int]) -> list[_Step]:
         """Return the options of a job that had free GPUs when the round began, least cost first."""
         queue = self._view.queue
-        alike = (queue.kind_of[job], self._headroom.unexplained_stops(job))
         found = self._ladders.get(alike)
         if found is None:
             known = _ladders.setdefault(queue, {})
