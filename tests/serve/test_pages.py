@@ -1,5 +1,6 @@
 """Promises of the pages: they open on any store, show texts as texts, and write nothing."""
 
+import re
 import time
 from collections.abc import Iterator
 from importlib import import_module
@@ -63,6 +64,18 @@ def test_names_tags_and_commands_are_text(client: TestClient, path: str) -> None
     assert answer.status_code == 200
     assert NASTY not in answer.text
     assert "&lt;script&gt;alert(1)" in answer.text
+
+
+def test_the_filter_of_runs_is_sent_as_it_stands(client: TestClient) -> None:
+    """Promise: Enter in the search field, which sends every field of the form, shows the list."""
+    form = client.get("/jobs").text.partition('<form class="filters"')[2].partition("</form>")[0]
+    names = r'<input[^>]*name="(\w+)"[^>]*value="([^"]*)"'
+    fields = dict(re.findall(names, form))
+    fields |= re.findall(r'<select name="(\w+)">\s*<option value="([^"]*)"', form)
+    assert {"text", "status", "exclusive", "when", "trials"} <= {*fields}
+    found = client.get("/jobs", params={**fields, "text": "no such run"})
+    assert found.status_code == 200
+    assert "No run matches" in found.text
 
 
 def test_a_filter_is_text_and_not_a_query(client: TestClient) -> None:
