@@ -57,6 +57,21 @@ def test_a_loader_that_starves_the_gpu_is_named(
     assert advice.time_change_share == pytest.approx(-0.4, abs=0.08)
 
 
+def test_power_of_several_starved_gpus_is_said_to_be_theirs(store: Store, written: Written) -> None:
+    """Promise: a sum over GPUs is not called the power of one, and `try` changes something."""
+    works = [Work(2 + 2.0 * i + h, IDLE if h else ARITHMETIC) for i in range(28) for h in (0, 1)]
+    waits = CardScript(works)
+    (advice,) = advice_on(store, written(waits, waits, interval_s=0.1))
+    assert advice.title.startswith("The 2 GPUs waited for ")
+    assert "The 2 GPUs had nothing to do" in advice.text and " W together all the" in advice.text
+    assert advice.command == ""  # no argument to change: the same run again would try nothing
+    command = ("python", "train.py", "--num-workers", "3")
+    again = written(waits, run_id="run-2", interval_s=0.1, command=command)
+    (advice,) = advice_on(store, again)
+    assert advice.title.startswith("The GPU waited for ")
+    assert advice.command == "wattloop run -- python train.py --num-workers 6"
+
+
 def test_steps_that_waited_for_data_are_believed(store: Store, written: Written) -> None:
     """Promise: a loop that recorded its waiting is evidence enough, utilisation 100% or not."""
     steps = [
@@ -92,7 +107,7 @@ def test_rests_too_short_to_be_seen_are_not_blamed_on_data(store: Store, written
     """Promise: an even, low utilisation says that the host is slow, not that its loader is."""
     works = [Work(2.0, Activity(1.0, 0.5, 0.6), resident=0.6), Work(59.0, IDLE)]
     (advice,) = advice_on(store, written(CardScript(works)))
-    assert advice.title.startswith("The GPU waited for its host")
+    assert advice.title.startswith("The GPU waited for the host")
     assert "torch.compile" in advice.text and "loader" in advice.text
 
 

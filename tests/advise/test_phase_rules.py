@@ -189,8 +189,10 @@ def test_waits_while_the_gpu_computes_cost_nothing(store: Store, written: Writte
 
 def test_a_full_cpu_gets_no_more_workers(store: Store, written: Written) -> None:
     """Promise: more workers are advised only where they would find a core."""
-    script = starved(events=phases(waiting=(44.0, 68)), cpu_utilisation=0.97)
+    command = ("python", "train.py", "--workers", "8")
+    script = starved(events=phases(waiting=(44.0, 68)), cpu_utilisation=0.97, command=command)
     (advice,) = advise(store, written, CardScript(WAITS), **script)
+    assert advice.command == ""
     assert "no CPU core is free" in advice.text and "workers" not in advice.text
 
 
@@ -199,7 +201,7 @@ def test_a_loader_that_was_ready_is_not_blamed(store: Store, written: Written) -
     script = starved(events=phases(waiting=(2.0, 68)))
     (advice,) = advise(store, written, CardScript(WAITS), **script)
     assert advice.rule == "starved-loader"
-    assert advice.title.startswith("The GPU waited for its host")
+    assert advice.title.startswith("The GPU waited for the host")
     assert "loss.item()" in advice.text
 
 

@@ -373,8 +373,10 @@ class RunFacts:
     def run_again(
         self, *, options: Sequence[str] = (), more: Mapping[str, str] | None = None
     ) -> str:
-        """Return `wattloop run -- CMD` with changed arguments; empty if it measured itself."""
-        if not self.command:
+        """Return `wattloop run -- CMD` with changed arguments; empty if the run measured itself or
+        `more` has nothing to change.
+        """
+        if not self.command or more == {}:
             return ""
         words, changes = list(self.command), more or {}
         for place, word in enumerate(self.command):

@@ -211,7 +211,7 @@ def evaluation_share(facts: RunFacts) -> Advice | None:
         ),
         **_left_out(facts, phase, left_out, f"{phase.parts} times in {facts.totals.steps:,} steps"),
         source="modelled: half as many evaluations of the same length",
-        command=facts.run_again(more=changed) if changed else "",
+        command=facts.run_again(more=changed),
     )
 
 
@@ -261,7 +261,7 @@ def checkpoint_pauses(facts: RunFacts) -> Advice | None:
         ),
         **_left_out(facts, phase, left_out, f"{phase.parts} pauses"),
         source="modelled: by Young's formula with one failure a day",
-        command=facts.run_again(more=changed) if changed else "",
+        command=facts.run_again(more=changed),
     )
 
 
@@ -310,8 +310,6 @@ def unused_cores(facts: RunFacts) -> Advice | None:
             f"({host.idle_source})",
         ),
         source="upper bound: idle power over the waiting, if all of it ends",
-        command=facts.run_again(more=more)
-        if (more := facts.scaled_argument(WORKERS, 2, least=4))
-        else "",
+        command=facts.run_again(more=facts.scaled_argument(WORKERS, 2, least=4)),
         upper_bound=True,
     )

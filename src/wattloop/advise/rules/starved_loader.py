@@ -65,13 +65,17 @@ def starved_loader(facts: RunFacts) -> Advice | None:
         return None
     idle_w = sum(gpu.idle.watts for gpu in gpus)
     saving_j = idle_w * span.length_s * waiting.share
+    cpu_utilisation = facts.cpu_utilisation(span)
+    whose, together = ("GPU", "") if len(gpus) == 1 else (f"{len(gpus)} GPUs", " together")
+    # Doubled only where more workers are the remedy.
+    helps = not waiting.loader_ready and (cpu_utilisation or 0.0) <= BUSY_CORES
     return Advice(
         rule="starved-loader",
-        title=f"The GPU waited for {_for_what(waiting)} {waiting.share:.0%} of the time",
+        title=f"The {whose} waited for {_for_what(waiting)} {waiting.share:.0%} of the time",
         text=(
-            f"The GPU had nothing to do {waiting.share:.0%} of its working time, and drew "
-            f"{format_power(idle_w)} all the while: {format_energy(saving_j)}. "
-            f"{_remedy(waiting, facts.cpu_utilisation(span))} "
+            f"The {whose} had nothing to do {waiting.share:.0%} of the working time, and drew "
+            f"{format_power(idle_w)}{together} all the while: {format_energy(saving_j)}. "
+            f"{_remedy(waiting, cpu_utilisation)} "
             "The training gets faster by as much as it no longer waits."
         ),
         saving_j=saving_j,
@@ -79,16 +83,16 @@ def starved_loader(facts: RunFacts) -> Advice | None:
         time_change_share=-waiting.share * span.length_s / facts.duration_s,
         evidence=(
             waiting.how,
-            *_cpu_evidence(facts.cpu_utilisation(span)),
+            *_cpu_evidence(cpu_utilisation),
             *(f"{g.label}: idle {format_power(g.idle.watts)} ({g.idle.source})" for g in gpus),
         ),
         source="by the readings of this run, if all waiting ends",
-        command=facts.run_again(more=facts.scaled_argument(WORKERS, 2, least=4)),
+        command=facts.run_again(more=facts.scaled_argument(WORKERS, 2, least=4) if helps else {}),
     )
 
 
 def _for_what(waiting: _Waiting) -> str:
-    return "data" if waiting.has_rests and not waiting.loader_ready else "its host"
+    return "data" if waiting.has_rests and not waiting.loader_ready else "the host"
 
 
 def _remedy(waiting: _Waiting, cpu_utilisation: float | None) -> str:
