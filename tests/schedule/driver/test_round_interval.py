@@ -2,11 +2,10 @@
 
 import pytest
 
+from tests.schedule.slurm.slurm_world import job
 from wattloop.schedule.driver.event_log import RoundReport
 from wattloop.schedule.driver.inventory import SchedulerJob
 from wattloop.schedule.driver.rounds import RoundInterval
-
-from .slurm_world import job
 
 FULL = RoundReport(waiting=100, running=16, free_gpus=0)
 IDLE = RoundReport(waiting=0, running=3, free_gpus=13)

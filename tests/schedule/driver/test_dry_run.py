@@ -1,11 +1,10 @@
 """What a policy would have done, beside what Slurm did."""
 
+from tests.schedule.slurm.slurm_world import NOW_S, job, seen, site, view
+from tests.schedule.slurm.test_view import Says
 from wattloop.schedule.actions import Start
 from wattloop.schedule.driver.planner import Planner
 from wattloop.schedule.driver.rounds import DecisionTable
-
-from .slurm_world import NOW_S, job, seen, site, view
-from .test_view import Says
 
 
 def test_both_decisions_stand_side_by_side() -> None:
