@@ -103,6 +103,11 @@ def test_paths_lead_nowhere_else(client: TestClient, path: str) -> None:
     assert client.get(path).status_code == 404
 
 
+def test_a_run_page_has_its_identifier_to_copy(client: TestClient) -> None:
+    """Promise: the identifier that `wattloop runs show` takes is on the page, with a button."""
+    assert "<code>2026-002</code><button" in client.get("/runs/2026-002").text
+
+
 def test_a_run_without_a_result_has_a_page(client: TestClient) -> None:
     """It died before anything was known."""
     answer = client.get("/runs/2026-003")
