@@ -373,9 +373,7 @@ class RunFacts:
     def run_again(
         self, *, options: Sequence[str] = (), more: Mapping[str, str] | None = None
     ) -> str:
-        """Return `wattloop run -- CMD` with changed arguments; empty if the run measured itself or
-        `more` has nothing to change.
-        """
+        """Return `wattloop run -- CMD` with changed arguments; empty if none can run or change."""
         if not self.command or more == {}:
             return ""
         words, changes = list(self.command), more or {}

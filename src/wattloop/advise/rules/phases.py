@@ -199,7 +199,6 @@ def evaluation_share(facts: RunFacts) -> Advice | None:
         return None
     share = phase.time_s / facts.duration_s
     left_out = phase.parts // 2 / phase.parts
-    changed = facts.scaled_argument(EVALUATION_INTERVALS, 2)
     return Advice(
         rule="evaluation-share",
         title=f"Evaluated for {share:.0%} of the time",
@@ -211,7 +210,7 @@ def evaluation_share(facts: RunFacts) -> Advice | None:
         ),
         **_left_out(facts, phase, left_out, f"{phase.parts} times in {facts.totals.steps:,} steps"),
         source="modelled: half as many evaluations of the same length",
-        command=facts.run_again(more=changed),
+        command=facts.run_again(more=facts.scaled_argument(EVALUATION_INTERVALS, 2)),
     )
 
 
@@ -247,11 +246,10 @@ def checkpoint_pauses(facts: RunFacts) -> Advice | None:
     if needed >= phase.parts:
         return None
     left_out = 1 - needed / phase.parts
-    share = phase.time_s / facts.duration_s
     changed = facts.scaled_argument(CHECKPOINT_INTERVALS, phase.parts // needed)
     return Advice(
         rule="checkpoint-pauses",
-        title=f"Paused for checkpoints {share:.0%} of the time",
+        title=f"Paused for checkpoints {phase.time_s / facts.duration_s:.0%} of the time",
         text=(
             f"The training waited {phase.parts} times, {format_duration(pause_s)} each, until a "
             f"checkpoint was written: {format_energy(phase.energy_j)}. With one failure a day, a "

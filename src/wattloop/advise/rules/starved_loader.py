@@ -67,8 +67,8 @@ def starved_loader(facts: RunFacts) -> Advice | None:
     saving_j = idle_w * span.length_s * waiting.share
     cpu_utilisation = facts.cpu_utilisation(span)
     whose, together = ("GPU", "") if len(gpus) == 1 else (f"{len(gpus)} GPUs", " together")
-    # Doubled only where more workers are the remedy.
-    helps = not waiting.loader_ready and (cpu_utilisation or 0.0) <= BUSY_CORES
+    workers_help = not waiting.loader_ready and (cpu_utilisation or 0.0) <= BUSY_CORES
+    more = facts.scaled_argument(WORKERS, 2, least=4) if workers_help else {}
     return Advice(
         rule="starved-loader",
         title=f"The {whose} waited for {_for_what(waiting)} {waiting.share:.0%} of the time",
@@ -87,7 +87,7 @@ def starved_loader(facts: RunFacts) -> Advice | None:
             *(f"{g.label}: idle {format_power(g.idle.watts)} ({g.idle.source})" for g in gpus),
         ),
         source="by the readings of this run, if all waiting ends",
-        command=facts.run_again(more=facts.scaled_argument(WORKERS, 2, least=4) if helps else {}),
+        command=facts.run_again(more=more),
     )
 
 
