@@ -44,8 +44,11 @@ def test_killed_at_any_moment(tmp_path: Path, whole: Path, slots: int, searches:
     """Killed again and again until it is done: each segment once, none paid twice, same winner."""
     rng = random.Random(slots)
     kills = 0
-    for number in range(searches):
+    number = 0
+    # A quick machine finishes a search after few kills: then there is one more search.
+    while number < searches or kills <= 4 * searches:
         broken = tmp_path / f"broken{number}"
+        number += 1
         while True:
             pid = in_child(lambda: search(broken, slots))  # noqa: B023 - it ends before the next
             wait_for(broken, rng.randrange(4), pid)
@@ -58,7 +61,7 @@ def test_killed_at_any_moment(tmp_path: Path, whole: Path, slots: int, searches:
         assert best_written(broken) == best_written(whole)
         assert _outcomes(broken) == _outcomes(whole)
         assert status(broken) == "finished"
-    assert kills > 4 * searches, "it was too fast to be killed often"
+        assert number < 20 * searches, "it was too fast to be killed often"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
