@@ -47,8 +47,10 @@ has it. *All by utilisation* divides idle power in the same way, *by memory* div
 everything by the bytes held, *equal* by heads. An error is that of the worst of the four processes.
 `covered` is the part of processes whose true energy lies in the stated interval.
 
-*Idle unknown* is Wattloop on a card that is not in the table of GPUs: idle power is taken to be 11%
-of the power limit. The bar is on the worst world. An earlier version missed it there with 34.8%
+*Idle unknown* is Wattloop on a card that is not in the table of GPUs. Idle power is that of the
+time in which the card had no user (*come and go*), else 11% of the power limit, which misses the
+bar for *same program*. A virtual card draws the same with and without a context; real cards may
+draw less without one. The bar is on the worst world. An earlier version missed it there with 34.8%
 (*come and go*): at its power limit a card lowers its clock, so that the costs of four processes do
 not add up. Intervals at the limit no longer count in the fit, except that their sum is not lower.
 """

@@ -61,6 +61,18 @@ def test_a_card_at_its_limit_does_not_hide_what_programs_cost() -> None:
     )  # a cost that is too low is raised
 
 
+def test_unknown_idle_power_is_learned_while_the_card_has_no_user() -> None:
+    """Promise: a quiet time tells idle power where it is unknown; a known figure is kept."""
+    use: dict[Hashable, float | None] = {"large": 0.25, "small": 0.03}
+    busy = [UseInterval(0.5, 0.5 * (IDLE_W + 300.0 * 0.28), use)] * 200
+    quiet = [UseInterval(0.5, 0.5 * IDLE_W, {})] * 20
+    parts = DeviceDivision(busy, fit_power([*quiet, *busy], limit_w=400.0)).parts()
+    true_j = 100.0 * (IDLE_W / 2 + 300.0 * 0.03)
+    assert parts["small"].energy_j == pytest.approx(true_j, rel=0.02)
+    known = fit_power([*quiet, *busy], idle_w=1.2 * IDLE_W, limit_w=400.0)
+    assert known == fit_power(busy, idle_w=1.2 * IDLE_W, limit_w=400.0)
+
+
 def test_instances_pay_idle_power_by_their_slices() -> None:
     idle = UseInterval(1.0, 70.0, {"big": 0.0, "small": 0.0}, {}, {"big": 6.0, "small": 1.0})
     assert idle.idle_part(["big"]) == pytest.approx(6 / 7)

@@ -160,7 +160,7 @@ def fit_power(
 
     Args:
         intervals: of a time with one set of users or several.
-        idle_w: idle power of the device, if known.
+        idle_w: idle power of the device, if known; else that of intervals without a user.
         limit_w: its power limit. Intervals at the limit do not tell what a use costs. Idle power
             is a part of it, where `idle_w` is unknown.
     """
@@ -168,13 +168,15 @@ def fit_power(
     if not rows or any(use is None for each in rows for use in each.use.values()):
         return None
     time_s = math.fsum(each.duration_s for each in rows)
-    mean_w = math.fsum(each.energy_j for each in rows) / time_s
+    mean_w = max(math.fsum(each.energy_j for each in rows) / time_s, 1e-6)
+    quiet_w = sorted(e.energy_j / e.duration_s for e in intervals if e.duration_s > 0 and not e.use)
+    seen_w = quiet_w[len(quiet_w) // 2] if quiet_w else None
     if idle_w is not None:
         idle_spread_w = 0.05 * idle_w
-    elif limit_w is not None:
-        idle_w, idle_spread_w = IDLE_OF_LIMIT * limit_w, IDLE_SPREAD * limit_w
+    elif limit_w is not None:  # as uncertain where seen: some cards draw less without a context
+        idle_w, idle_spread_w = seen_w or IDLE_OF_LIMIT * limit_w, IDLE_SPREAD * limit_w
     else:
-        idle_w, idle_spread_w = 0.2 * mean_w, 0.1 * mean_w
+        idle_w, idle_spread_w = seen_w or 0.2 * mean_w, 0.1 * mean_w
     idle_w = min(idle_w, mean_w)
     used_s: dict[Hashable, float] = {}
     for each in rows:
@@ -197,8 +199,6 @@ def fit_power(
     noise_w = 0.05 * mean_w
     held = [limit_w is not None and power_w >= AT_LIMIT * limit_w for power_w in powers_w]
     for _ in range(3 + 3 * any(held)):  # each is judged by the fit before: noise, rows at the limit
-        if noise_w <= 0:
-            break
         used = [
             0.0 if at_limit and _dot(row, found) >= power_w else weight
             for row, power_w, weight, at_limit in zip(table, powers_w, weights, held, strict=True)
