@@ -1,16 +1,19 @@
 """The report on one run: measurements, sensors, uncertainty and accounting."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from wattloop.accounting.energy_delay import dcie
 from wattloop.accounting.summary import format_money
+from wattloop.advise.advice import Advice
+from wattloop.advise.advisor import advice_on
 from wattloop.cap.saver.proof import format_percent
 from wattloop.cap.saver.totals import format_interval, format_kwh, run_saving
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
+from wattloop.core.settings import Settings
 from wattloop.core.table import Table
 from wattloop.core.units import (
     format_duration,
@@ -52,6 +55,24 @@ from wattloop.store.runs import RunRecord
 LABEL_TONES = {"high": "good", "medium": "info", "low": "warning"}
 INSIGHT_TONES = {"good": "good", "info": "info", "warning": "warning"}
 WINDOWS_SHOWN = 30
+
+
+def advice_notes(store: Store, record: RunRecord, settings: Settings | None = None) -> list[Note]:
+    """Return the advice on a run; empty without any."""
+    return notes_of(advice_on(store, record, settings))
+
+
+def notes_of(found: Iterable[Advice]) -> list[Note]:
+    return [
+        Note(
+            text=f"{advice.text} ({'; '.join(advice.evidence)}.)",
+            tone="info",
+            title=f"{advice.title}: {advice.saving_words}.",
+            command=advice.command,
+            source=f"Saving {advice.source}",
+        )
+        for advice in found
+    ]
 
 
 def sensors(record: RunRecord) -> Table:

@@ -1,40 +1,19 @@
 """The report of a run or an experiment, with its advice."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from wattloop.accounting.restatement import restated
-from wattloop.advise.advice import Advice
-from wattloop.advise.advisor import advice_on
 from wattloop.core.errors import ConfigError, ExperimentNotFound, RunNotFound
 from wattloop.core.settings import Settings
 from wattloop.report.campaign import report_of_campaign
-from wattloop.report.document import Document, Note
-from wattloop.report.run import report_of_run
+from wattloop.report.document import Document
+from wattloop.report.run import advice_notes, report_of_run
 from wattloop.report.search import report_of_search
 from wattloop.report.study import report_of_study
 from wattloop.report.sweep import report_of_cap, report_of_sweep
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.store.runs import RunRecord, find_run
-
-
-def advice_notes(store: Store, record: RunRecord, settings: Settings | None = None) -> list[Note]:
-    """Return the advice on a run; empty without any."""
-    return notes_of(advice_on(store, record, settings))
-
-
-def notes_of(found: Iterable[Advice]) -> list[Note]:
-    return [
-        Note(
-            text=f"{advice.text} ({'; '.join(advice.evidence)}.)",
-            tone="info",
-            title=f"{advice.title}: {advice.saving_words}.",
-            command=advice.command,
-            source=f"Saving {advice.source}",
-        )
-        for advice in found
-    ]
-
 
 EXPERIMENTS: dict[str, Callable[[Store, Experiment], Document]] = {
     "cap": report_of_cap,

@@ -31,6 +31,7 @@ from wattloop.report.figures.power import power_figure
 from wattloop.report.run import (
     grid_facts,
     labels,
+    notes_of,
     remarks,
     saving_blocks,
     sensors,
@@ -38,7 +39,6 @@ from wattloop.report.run import (
     step_blocks,
     windows_table,
 )
-from wattloop.report.subject import notes_of
 from wattloop.serve.api.live import LiveRunAnswer, live_answers
 from wattloop.serve.api.overview import tariff_of
 from wattloop.serve.api.predict import known_models

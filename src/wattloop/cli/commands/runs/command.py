@@ -11,23 +11,16 @@ import typer
 from wattloop.cli.app import StoreOptions, Verb
 from wattloop.cli.options import argument, option
 from wattloop.cli.output import (
-    DOMAIN_HEADERS,
-    UNKNOWN,
-    domain_rows,
     is_terminal,
-    print_rows,
     say,
-    short_energy,
     write_json,
 )
 from wattloop.cli.plot import add_plot_command
 from wattloop.cli.stored import chosen, nothing_yet, open_user_store, run_filter
 from wattloop.core.errors import ConfigError
-from wattloop.core.records import Scope
-from wattloop.core.units import format_duration, format_energy, format_power
 
 if TYPE_CHECKING:
-    from wattloop.measure.job_energy import MeasuredJobEnergy, NodeRunEnergy
+    from wattloop.measure.job_energy import MeasuredJobEnergy
     from wattloop.store.database import Store
     from wattloop.store.runs import RunRecord
 
@@ -50,28 +43,6 @@ def slopes_of(records: Iterable["RunRecord"]) -> dict[str, Any]:
     }
 
 
-def print_slopes(data: dict[str, Any]) -> None:
-    rows = [
-        (
-            slope["device"],
-            format_power(slope["slope_w"]),
-            format_energy(slope["intercept_j"]).partition(" (")[0],
-            f"{slope['r2']:.3f}",
-            str(slope["runs"]),
-        )
-        for slope in data["slopes"]
-    ]
-    if rows:
-        print_rows(("device", "slope", "at 0 s", "R2", "runs"), rows)
-    for missing in data["missing"]:
-        say(f"{missing['device']}: {missing['reason']}; {missing['remedy']}")
-    if not rows and not data["missing"]:
-        say("no run with a reading yet; try: wattloop run -- python train.py")
-
-
-SCOPES = {Scope.CPU: "cpu", Scope.GPU: "gpu", Scope.DRAM: "dram"}
-
-
 def find_job(store: "Store", reference: str = "last") -> "MeasuredJobEnergy":
     from wattloop.measure.job_energy import job_energy
     from wattloop.store.job_queries import find_job_members, stored_journal
@@ -83,72 +54,6 @@ def find_job(store: "Store", reference: str = "last") -> "MeasuredJobEnergy":
         lambda record: stored_journal(store, record),
         earlier=found.earlier,
     )
-
-
-def print_job(job: "MeasuredJobEnergy") -> None:
-    size = f", {job.world_size} ranks" if job.world_size else ""
-    _write(f"job       {job.job_id} ({job.kind}{size})")
-    _write(f"duration  {format_duration(job.duration_s)}")
-    _write(f"energy    {_total(job)}")
-    for node in job.nodes:
-        _write(f"\n{_title(node)}")
-        print_rows(DOMAIN_HEADERS, domain_rows(node.result), spare=("power",))
-    _write("")
-    headers = ("node", "runs", "duration", *SCOPES.values(), "total", "power")
-    print_rows(headers, [_row(node) for node in job.nodes])
-    for line in _remarks(job):
-        _write(line)
-
-
-def _total(job: "MeasuredJobEnergy") -> str:
-    if job.energy_j is None:
-        return "unknown: nothing could be read; 'wattloop devices' says why"
-    partial = "" if job.complete else ", incomplete"
-    return f"{format_energy(job.energy_j)} ± {short_energy(job.uncertainty_j)}{partial}"
-
-
-def _title(node: "NodeRunEnergy") -> str:
-    died = f", {node.died} died" if node.died else ""
-    return f"{node.host}: {len(node.runs)} run(s){died}"
-
-
-def _row(node: "NodeRunEnergy") -> tuple[str, ...]:
-    result = node.result
-    scopes = (result.scope_energy_j(scope) for scope in SCOPES)
-    return (
-        node.host,
-        str(len(node.runs)),
-        format_duration(result.duration_s),
-        *(UNKNOWN if energy_j is None else format_energy(energy_j) for energy_j in scopes),
-        UNKNOWN if result.energy_j is None else format_energy(result.energy_j),
-        _power(result.energy_j, result.duration_s),
-    )
-
-
-def _power(energy_j: float | None, duration_s: float) -> str:
-    if energy_j is None or duration_s <= 0:
-        return UNKNOWN
-    return format_power(energy_j / duration_s)
-
-
-def _remarks(job: "MeasuredJobEnergy") -> list[str]:
-    lines = []
-    for node in job.nodes:
-        for part in node.result.missing:
-            remedy = f"; {part.remedy}" if part.remedy else ""
-            lines.append(f"missing on {node.host}: {part.name}: {part.reason}{remedy}")
-        lines += [f"note: {node.host}: {warning}" for warning in node.result.warnings]
-    lines += [f"insight: {insight.text}" for insight in job.insights]
-    if job.earlier:
-        lines.append(
-            f"note: {job.earlier} earlier job(s) had the same name; name one of their runs to see "
-            "them ('wattloop runs list')"
-        )
-    return lines
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(line + "\n")
 
 
 MOST_RUNS = 1_000_000_000
@@ -255,12 +160,13 @@ def slope_command(
     given: StoreOptions,
 ) -> None:
     """Show energy over run time per device: the joules of each further second."""
+    from wattloop.cli.commands.runs import view
     from wattloop.store.runs import list_runs
 
     wanted = run_filter(name, None, [], host=None, job=None, since=None)
     with given.open_store() as place:
         data = slopes_of(list_runs(place, wanted, None))
-    given.present(lambda: data, lambda: print_slopes(data))
+    given.present(lambda: data, lambda: view.print_slopes(data))
 
 
 @app.command("job", example="wattloop runs job last")
@@ -270,9 +176,11 @@ def job_command(
     given: StoreOptions,
 ) -> None:
     """Show a job of many processes: each node with each of its devices once, and the total."""
+    from wattloop.cli.commands.runs import view
+
     with given.open_store() as place:
         found = find_job(place, job)
-    given.present(found.to_dict, lambda: print_job(found))
+    given.present(found.to_dict, lambda: view.print_job(found))
 
 
 @app.command(

@@ -24,7 +24,7 @@ from wattloop.cli.output import (
     terminal_room,
 )
 from wattloop.core.errors import ConfigError
-from wattloop.core.records import picked
+from wattloop.core.records import Scope, picked
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
 from wattloop.core.units import (
@@ -40,6 +40,7 @@ from wattloop.core.units import (
 )
 from wattloop.integrations.phases import StepTotals, format_totals
 from wattloop.integrations.serving import ServingTotals, format_serving
+from wattloop.measure.job_energy import MeasuredJobEnergy, NodeRunEnergy
 from wattloop.store.comparison import Cell, ComparedQuantity, RunComparison
 from wattloop.store.database import Store
 from wattloop.store.runs import (
@@ -475,6 +476,89 @@ def _status(record: RunRecord) -> str:
     if record.exit_code:
         return f"{record.status.value} ({record.exit_code})"
     return record.status.value
+
+
+def print_slopes(data: dict[str, Any]) -> None:
+    rows = [
+        (
+            slope["device"],
+            format_power(slope["slope_w"]),
+            format_energy(slope["intercept_j"]).partition(" (")[0],
+            f"{slope['r2']:.3f}",
+            str(slope["runs"]),
+        )
+        for slope in data["slopes"]
+    ]
+    if rows:
+        print_rows(("device", "slope", "at 0 s", "R2", "runs"), rows)
+    for missing in data["missing"]:
+        say(f"{missing['device']}: {missing['reason']}; {missing['remedy']}")
+    if not rows and not data["missing"]:
+        say("no run with a reading yet; try: wattloop run -- python train.py")
+
+
+SCOPES = {Scope.CPU: "cpu", Scope.GPU: "gpu", Scope.DRAM: "dram"}
+
+
+def print_job(job: MeasuredJobEnergy) -> None:
+    size = f", {job.world_size} ranks" if job.world_size else ""
+    _write([f"job       {job.job_id} ({job.kind}{size})"])
+    _write([f"duration  {format_duration(job.duration_s)}"])
+    _write([f"energy    {_job_total(job)}"])
+    for node in job.nodes:
+        _write([f"\n{_node_title(node)}"])
+        print_rows(DOMAIN_HEADERS, domain_rows(node.result), spare=("power",))
+    _write([""])
+    headers = ("node", "runs", "duration", *SCOPES.values(), "total", "power")
+    print_rows(headers, [_node_row(node) for node in job.nodes])
+    _write(_job_remarks(job))
+
+
+def _job_total(job: MeasuredJobEnergy) -> str:
+    if job.energy_j is None:
+        return "unknown: nothing could be read; 'wattloop devices' says why"
+    partial = "" if job.complete else ", incomplete"
+    return f"{format_energy(job.energy_j)} ± {short_energy(job.uncertainty_j)}{partial}"
+
+
+def _node_title(node: NodeRunEnergy) -> str:
+    died = f", {node.died} died" if node.died else ""
+    return f"{node.host}: {len(node.runs)} run(s){died}"
+
+
+def _node_row(node: NodeRunEnergy) -> tuple[str, ...]:
+    result = node.result
+    scopes = (result.scope_energy_j(scope) for scope in SCOPES)
+    return (
+        node.host,
+        str(len(node.runs)),
+        format_duration(result.duration_s),
+        *(UNKNOWN if energy_j is None else format_energy(energy_j) for energy_j in scopes),
+        UNKNOWN if result.energy_j is None else format_energy(result.energy_j),
+        _mean_power(result.energy_j, result.duration_s),
+    )
+
+
+def _mean_power(energy_j: float | None, duration_s: float) -> str:
+    if energy_j is None or duration_s <= 0:
+        return UNKNOWN
+    return format_power(energy_j / duration_s)
+
+
+def _job_remarks(job: MeasuredJobEnergy) -> list[str]:
+    lines = []
+    for node in job.nodes:
+        for part in node.result.missing:
+            remedy = f"; {part.remedy}" if part.remedy else ""
+            lines.append(f"missing on {node.host}: {part.name}: {part.reason}{remedy}")
+        lines += [f"note: {node.host}: {warning}" for warning in node.result.warnings]
+    lines += [f"insight: {insight.text}" for insight in job.insights]
+    if job.earlier:
+        lines.append(
+            f"note: {job.earlier} earlier job(s) had the same name; name one of their runs to see "
+            "them ('wattloop runs list')"
+        )
+    return lines
 
 
 def _total(record: RunRecord) -> str:
