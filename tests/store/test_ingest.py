@@ -11,9 +11,18 @@ from tests.fleet.delivery.served import header_of, whole
 from wattloop.core.errors import StoreError, StoreUnwritable
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store, open_store
+from wattloop.store.ingest import spool
 from wattloop.store.ingest.received_run import RunSource
 from wattloop.store.ingest.uploads import Ingest
-from wattloop.store.journal import HEADER, json_frame
+from wattloop.store.journal import (
+    FRAME,
+    HEADER,
+    LARGEST_FRAME_B,
+    SAMPLES,
+    JournalTail,
+    frames_in,
+    json_frame,
+)
 from wattloop.store.runs import find_run, list_runs
 from wattloop.store.sample_queries import read_samples
 from wattloop.store.samples import find_series
@@ -152,3 +161,49 @@ def test_a_writer_waits_for_a_store_that_is_away(
         with pytest.raises(StoreUnwritable, match="whose run"):
             ingest.append(RUN, 0, data, RunSource())
         assert ingest.append(RUN, 0, data, NODE).complete
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        FRAME.pack(2**32 - 1, 0, SAMPLES),
+        FRAME.pack(50_000, 0, SAMPLES),
+        FRAME.pack(10, 0, SAMPLES) + bytes(10),
+    ],
+    ids=["never whole", "whole later, damaged", "damaged"],
+)
+def test_a_frame_that_does_not_end_is_not_read_again_with_every_piece(
+    store: Store, monkeypatch: pytest.MonkeyPatch, frame: bytes
+) -> None:
+    """A sender of single bytes must not make the server read all that it sent before each time."""
+    read_b = 0
+
+    def counted(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
+        nonlocal read_b
+        read_b += len(data)
+        return frames_in(data)
+
+    monkeypatch.setattr(spool, "frames_in", counted)
+    ingest = Ingest(store, finalize_orphaned_run)
+    sent = json_frame(HEADER, header_of(RUN, host="n1")) + frame
+    ingest.append(RUN, 0, sent, NODE)
+    for _ in range(200):
+        assert not ingest.append(RUN, len(sent), bytes(1_000), NODE).complete
+        sent += bytes(1_000)
+    assert read_b < 3 * len(sent)
+    assert ingest.append(RUN, len(sent), b"", NODE, final=True).complete
+    assert ingest.import_run(RUN).ended
+
+
+def test_a_reader_of_a_damaged_journal_keeps_none_of_it(tmp_path: Path) -> None:
+    """What follows a frame that is longer than any is not collected in memory."""
+    path = tmp_path / "x.journal"
+    good = json_frame(HEADER, header_of(RUN, host="n1"))
+    path.write_bytes(good + FRAME.pack(LARGEST_FRAME_B + 1, 0, SAMPLES))
+    tail = JournalTail(path)
+    assert [kind for kind, _ in tail.poll()] == [HEADER]
+    with path.open("ab") as file:
+        file.write(bytes(10**6))
+    assert list(tail.poll()) == []
+    assert len(tail._rest) < 100
+    tail.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 import time
@@ -30,6 +31,8 @@ from wattloop.core.files import (
 
 HEADER, SAMPLES, EVENT, END = b"H", b"S", b"E", b"X"
 FRAME = struct.Struct("<IIc")
+LARGEST_FRAME_B = 64 * 1024 * 1024
+"""A longer one is damage: frames are written once a second, and the longest is a run's header."""
 _BLOCK = struct.Struct("<HHI")
 
 
@@ -65,6 +68,17 @@ def frames_in(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
             return
         offset = begin + length
         yield kind, payload, offset
+
+
+def next_frame_b(data: bytes, offset: int) -> float:
+    """Return the size from which on `frames_in` finds a frame at `offset`, where it found none.
+
+    Infinite for one that is damaged: nothing after it can be read.
+    """
+    if offset + FRAME.size > len(data):
+        return offset + FRAME.size
+    end = offset + FRAME.size + FRAME.unpack_from(data, offset)[0]
+    return math.inf if end <= len(data) or end - offset > LARGEST_FRAME_B else end
 
 
 def block_from(payload: bytes) -> SampleBlock:
@@ -180,15 +194,19 @@ class JournalTail:
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
         self._rest = b""
+        self._wanted_b: float = 0
 
     def poll(self) -> Iterator[tuple[bytes, Any]]:
         """Return frames that have arrived since the last call: (kind, JSON or SampleBlock)."""
+        if math.isinf(self._wanted_b):  # damaged: what follows is not kept in memory
+            return
         self._rest += self._file.read()
         used = 0
         for kind, payload, end in frames_in(self._rest):
             used = end
             yield kind, block_from(payload) if kind == SAMPLES else json.loads(payload)
-        self._rest = self._rest[used:]
+        self._wanted_b = next_frame_b(self._rest, used)
+        self._rest = b"" if math.isinf(self._wanted_b) else self._rest[used:]
 
     def close(self) -> None:
         self._file.close()

@@ -15,7 +15,7 @@ from typing import Any
 from wattloop.core.errors import ConfigError, StoreUnwritable
 from wattloop.core.files import CLOSE_ON_EXEC, atomic_write_json, is_same_file, try_lock
 from wattloop.store.ingest.received_run import RunSource
-from wattloop.store.journal import END, frames_in
+from wattloop.store.journal import END, frames_in, next_frame_b
 from wattloop.store.run_record import AGENT_KINDS, UNALLOCATED_KIND, RunRecord
 
 # Files of an incoming journal.
@@ -194,8 +194,9 @@ class IncomingCache:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._searched: dict[str, int] = {}
-        """Position up to which a part was searched for its end; `ENDED` where it was found."""
+        self._searched: dict[str, tuple[int, float]] = {}
+        """Position up to which a part was searched for its end, or `ENDED` where it was found, and
+        the size from which on another frame may be whole."""
         self._origins: dict[str, Origin] = {}
 
     def origin(self, run_id: str, part: IncomingJournal) -> Origin | None:
@@ -210,15 +211,15 @@ class IncomingCache:
     def is_complete(self, run_id: str, part: IncomingJournal) -> bool:
         """Return True if no more data will come; only new frames are read."""
         with self._guard:
-            begin = self._searched.get(run_id, 0)
+            begin, wanted_b = self._searched.get(run_id, (0, 0.0))
         size_b = part.size_b
         if begin == ENDED or size_b == 0:
             return begin == ENDED
-        if size_b > begin:
-            at = _searched(part, begin)
+        if size_b > begin and size_b >= wanted_b:
+            found = _searched(part, begin)
             with self._guard:
-                self._searched[run_id] = at
-            if at == ENDED:
+                self._searched[run_id] = found
+            if found[0] == ENDED:
                 return True
         origin = self.origin(run_id, part)
         return origin is not None and origin.final
@@ -232,7 +233,7 @@ class IncomingCache:
     def complete(self) -> list[str]:
         """Return the parts that are known to be complete."""
         with self._guard:
-            ended = {run_id for run_id, at in self._searched.items() if at == ENDED}
+            ended = {run_id for run_id, (at, _) in self._searched.items() if at == ENDED}
             final = {run_id for run_id, origin in self._origins.items() if origin.final}
         return sorted(ended | final)
 
@@ -243,16 +244,16 @@ class IncomingCache:
             self._origins.pop(run_id, None)
 
 
-def _searched(part: IncomingJournal, begin: int) -> int:
+def _searched(part: IncomingJournal, begin: int) -> tuple[int, float]:
     with part.path.open("rb") as file:
         file.seek(begin)
         data = file.read()
-    at = begin
+    at = 0
     for kind, _, end in frames_in(data):
         if kind == END:
-            return ENDED
-        at = begin + end
-    return at
+            return ENDED, 0.0
+        at = end
+    return begin + at, begin + next_frame_b(data, at)
 
 
 class ForeignRun(ConfigError):
