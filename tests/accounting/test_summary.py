@@ -25,7 +25,7 @@ def test_the_line_fits_a_log_and_says_everything():
     """Energy, uncertainty, time, parts with weak provenance, carbon, cost, efficiency."""
     assert account(RUN, STATED).line == (
         "wattloop: 12.4 kJ (3.44 Wh) ±0.3% in 1 min 01 s | cpu 4.10 kJ gpu 8.00 kJ dram 300 J "
-        "(modelled) | from the grid 24.6 kJ (modelled, PUE 1.3): 0.383 gCO2e FRA 2023, "
+        "(modelled) | from the grid 24.6 kJ (modelled, PUE 1.3): 0.383 g CO2e FRA 2023, "
         "0.0014 EUR | efficiency 0.49 medium"
     )
 
@@ -60,7 +60,7 @@ def test_what_is_not_set_is_none_with_what_to_set():
     assert "set zone:" in notes
     assert "set tariff:" in notes
     assert "wattloop idle" in notes
-    assert "gCO2e" not in found.line
+    assert "g CO2e" not in found.line
 
 
 def test_what_the_notes_say_to_write_can_be_read(tmp_path):

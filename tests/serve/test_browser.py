@@ -28,7 +28,8 @@ from tests.serve.filled import LONG, Filled, filled
 from tests.store.test_job_queries import record
 from wattloop.fleet.delivery.node_status import NodeStatus
 from wattloop.fleet.nodes import NodeTable
-from wattloop.report.figures.chart import DARK, INK
+from wattloop.report.figures.chart import DARK, INK, spec_of
+from wattloop.report.figures.power import daily_figure
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store
@@ -59,7 +60,8 @@ DRAWN = (
     "campaign",
     "over-time",
 )
-MARKS = "svg path[d], svg rect, svg line, svg .mark-symbol path"
+DATA = ", ".join(f"svg .role-mark.mark-{kind} [d]" for kind in ("symbol", "rect", "line", "area"))
+"""Marks of data: frames and axes are there in a blank chart as well."""
 PATIENCE_MS = 180_000
 """A browser on a busy machine; what takes long is measured by a benchmark, not here."""
 AXE_LEAVES = {
@@ -120,6 +122,12 @@ def base(store: Filled) -> Iterator[str]:
     """A server on any free port."""
     app = create_app(ServeOptions(store=str(store.path)))
     _hear_of_nodes(app.state.wattloop.nodes)
+    with _serving(app) as found:
+        yield found
+
+
+@contextmanager
+def _serving(app: Any) -> Iterator[str]:
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
         settings = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
@@ -229,7 +237,7 @@ def test_a_page_opens_draws_and_can_be_used_by_everybody(visit: Visit, name: str
     assert page.locator("h1").count() == 1
     if name in DRAWN:
         for chart in page.locator("[data-chart], [data-curves]").all():
-            assert chart.locator(MARKS).count() > 3, f"a chart of {name} is blank"
+            assert chart.locator(DATA).count(), f"a chart of {name} is blank"
     assert [fault for fault in visit.faults if "404" not in fault or name != "missing"] == []
     assert visit.elsewhere == []
     for theme in ("light", "dark"):
@@ -392,6 +400,15 @@ def test_nodes_show_who_draws_what_and_who_is_silent(visit: Visit) -> None:
         assert said in text, said
 
 
+CUT_TEXTS = """() => [...document.querySelectorAll("svg.marks")].flatMap((chart) => {
+  const edge = chart.getBoundingClientRect().right + 2;
+  return [...chart.querySelectorAll(".role-title text, .role-legend text")]
+    .filter((text) => getComputedStyle(text).opacity !== "0")
+    .filter((text) => text.getBoundingClientRect().right > edge)
+    .map((text) => text.textContent);
+})"""
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_phone_needs_no_sideways_scrolling(phone: Visit, name: str) -> None:
     """Wide tables scroll within themselves, no chart is cut, and axe finds nothing in the dark."""
@@ -402,9 +419,42 @@ def test_a_phone_needs_no_sideways_scrolling(phone: Visit, name: str) -> None:
         "one.getBoundingClientRect().right > innerWidth).length"
     )
     assert cut == 0
+    assert page.evaluate(CUT_TEXTS) == []
     found = _faults(page, colours_only=False)
     assert not found, "\n".join(found)
     _photograph(page, f"{name}-phone")
+
+
+def test_dates_below_a_chart_are_apart_on_a_phone(phone: Visit) -> None:
+    """Thirty days in 270 pixels: fewer dates, with room between them."""
+    page = phone.open("overview")
+    days = [(f"2026-11-{day:02d}", "vision", 4e6) for day in range(1, 31)]
+    gaps = page.evaluate(
+        """async (spec) => {
+          const place = document.querySelector("[data-chart]");
+          await vegaEmbed(place, fitted(spec), embed);
+          const boxes = [...place.querySelectorAll(".role-axis-label")][0].querySelectorAll("text");
+          const seen = [...boxes].filter((text) => getComputedStyle(text).opacity !== "0")
+            .map((text) => text.getBoundingClientRect()).sort((a, b) => a.left - b.left);
+          return seen.slice(1).map((box, n) => box.left - seen[n].right);
+        }""",
+        spec_of(daily_figure(days, "project")),
+    )
+    assert len(gaps) >= 2
+    assert min(gaps) >= 6
+
+
+def test_lists_of_an_empty_store_have_no_script_errors(browser: Any, tmp_path: Path) -> None:
+    """There is no list to tick rows in."""
+    faults: list[str] = []
+    app = create_app(ServeOptions(store=str(tmp_path / "runs.db")))
+    with _serving(app) as base, browser.new_context() as context:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        for path in ("/", "/jobs", "/compare", "/nodes", "/predict"):
+            page.goto(base + path, wait_until="load")
+    assert faults == []
 
 
 def _faults(page: Any, *, colours_only: bool) -> list[str]:

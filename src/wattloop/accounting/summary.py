@@ -236,8 +236,8 @@ def _short(energy_j: float) -> str:
 
 
 def _carbon(mass_g: float) -> str:
-    """`1.2 gCO2e`."""
-    return f"{format_mass(mass_g)}CO2e"
+    """`1.2 g CO2e`."""
+    return f"{format_mass(mass_g)} CO2e"
 
 
 def format_money(amount: float) -> str:

@@ -48,7 +48,9 @@ class Advice:
     def saving_words(self) -> str:
         """`about 1.12 kJ (0.312 Wh), 12% of the run, +3% time`."""
         if self.saving_j is None:
-            return f"{self._about} {format_mass(self.saving_g or 0.0)}CO2e, {self.saving_share:.0%}"
+            return (
+                f"{self._about} {format_mass(self.saving_g or 0.0)} CO2e, {self.saving_share:.0%}"
+            )
         saved = f"{self._about} {format_energy(self.saving_j)}, {self.saving_share:.0%} of the run"
         return saved + self.time_words
 

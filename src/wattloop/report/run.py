@@ -151,7 +151,7 @@ def grid_facts(accounting: Mapping[str, Any]) -> Facts | None:
         intensity = accounting.get("carbon_intensity") or {}
         grams, source = intensity.get("g_co2e_per_kwh"), str(intensity.get("source") or "")
         how = source if grams is None else f"{grams:g} g/kWh, {source}"
-        facts.append(Fact("Carbon", f"{format_mass(accounting['carbon_g'])}CO2e", how))
+        facts.append(Fact("Carbon", f"{format_mass(accounting['carbon_g'])} CO2e", how))
     else:
         facts.append(Fact("Carbon", "not known", str(accounting.get("carbon_reason") or "")))
     cost = accounting.get("cost")

@@ -47,7 +47,7 @@ def carbon_hour(facts: RunFacts) -> Advice | None:
         title=f"At {hour} the grid was cleaner",
         text=(
             f"Started {(best_s - start_s) / 3_600:.0f} hours later, at {hour}, the same run would "
-            f"have emitted {share:.0%} less, {format_mass(grams * share)}CO2e. Jobs that can "
+            f"have emitted {share:.0%} less, {format_mass(grams * share)} CO2e. Jobs that can "
             "wait are best queued for such hours."
         ),
         saving_j=None,

@@ -257,8 +257,10 @@ def slope_figure(
     for device, duration_s, _ in points:
         longest_s[device] = max(longest_s.get(device, 0.0), duration_s)
     order = list(dict.fromkeys(device for device, _, _ in points))
+    unit, scale_j = _wh_unit(max((energy_j for _, _, energy_j in points), default=0.0))
+    time, scale_s = ("h", 3_600.0) if max(longest_s.values(), default=0.0) >= 7_200 else ("s", 1.0)
     ends = [
-        {"device": device, "s": s, "j": intercept_j + slope_w * s}
+        {"device": device, "time": s / scale_s, "energy": (intercept_j + slope_w * s) / scale_j}
         for device, slope_w, intercept_j in lines
         for s in (0.0, longest_s.get(device, 0.0))
     ]
@@ -267,13 +269,13 @@ def slope_figure(
         mark(
             "point",
             {"filled": True, "size": 35, "opacity": 0.6},
-            rows=[{"device": d, "s": s, "j": j} for d, s, j in shown],
-            tooltip=["device:N", "s:Q", "j:Q"],
+            rows=[{"device": d, "time": s / scale_s, "energy": j / scale_j} for d, s, j in shown],
+            tooltip=["device:N", channel("time:Q", time), channel("energy:Q", unit)],
         ),
         mark("line", rows=ends),
         size=(int(1.5 * WIDTH), HEIGHT),
-        x=channel("s:Q", "Duration (s)"),
-        y=channel("j:Q", "Energy (J)"),
+        x=channel("time:Q", f"Duration ({time})"),
+        y=channel("energy:Q", f"Energy ({unit})"),
         color=channel("device:N", None, scale=in_turn(order)),
     )
     return styled(chart, "Energy against duration", f"lines: least squares per device{sampled}")
@@ -286,8 +288,7 @@ def daily_figure(days: Sequence[tuple[str, str, float]], by: str) -> Spec:
         days: date, project or user, joules.
         by: what the names are.
     """
-    largest_j = max(energy_j for _, _, energy_j in days)
-    unit, scale_j = ("kWh", 3.6e6) if largest_j >= 3.6e5 else ("Wh", 3.6e3)
+    unit, scale_j = _wh_unit(max(energy_j for _, _, energy_j in days))
     sums: dict[str, float] = {}
     for _, name, energy_j in days:
         sums[name] = sums.get(name, 0.0) + energy_j
@@ -304,7 +305,12 @@ def daily_figure(days: Sequence[tuple[str, str, float]], by: str) -> Spec:
             None,
             timeUnit="yearmonthdate",
             type="ordinal",
-            axis={"format": "%b %d", "labelAngle": 0, "labelOverlap": "greedy"},
+            axis={
+                "format": "%b %d",
+                "labelAngle": 0,
+                "labelOverlap": "greedy",
+                "labelSeparation": 8,
+            },
         ),
         y=channel("energy:Q", f"Energy ({unit})", stack="zero"),
         color=channel("name:N", None, scale=in_turn(order)),
@@ -316,3 +322,8 @@ def daily_figure(days: Sequence[tuple[str, str, float]], by: str) -> Spec:
         ],
     )
     return styled({**chart, "width": 2 * WIDTH, "height": 220}, "", "")
+
+
+def _wh_unit(largest_j: float) -> tuple[str, float]:
+    """Return the unit of lists that fits values up to `largest_j`, and its joules."""
+    return ("kWh", 3.6e6) if largest_j >= 3.6e5 else ("Wh", 3.6e3)

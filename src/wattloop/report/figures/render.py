@@ -144,6 +144,7 @@ def drawing_scripts(charts: Mapping[str, Spec], renderer: str = "canvas") -> str
     settings = {
         "actions": {"export": True, "source": False, "compiled": False, "editor": False},
         "renderer": renderer,
+        "mode": "vega-lite",  # a `concat` alone is taken for Vega, and nothing is drawn
     }
     return SCRIPTS.format(
         bundle=vega_bundle(),

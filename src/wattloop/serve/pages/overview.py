@@ -237,7 +237,7 @@ def proven_saving(state: AppState) -> ProvenSaving | None:
         remarks.append(f"{format_percent(total.saved_pct)} of the GPU energy of {runs}")
     remarks += [f"{format_interval(cost)} {unit}" for unit, cost in total.cost.items()]
     if total.carbon_g is not None:
-        remarks.append(f"{format_mass(total.carbon_g.value)}CO2e")
+        remarks.append(f"{format_mass(total.carbon_g.value)} CO2e")
     if total.expected_j is not None:
         runs = f"{total.observed} run{'s' * (total.observed != 1)}"
         remarks.append(f"{runs} could have saved {format_kwh(total.expected_j)} (modelled)")

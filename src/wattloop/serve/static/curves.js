@@ -202,7 +202,7 @@ function follow(place, answer) {
 }
 
 // One small chart per kind of signal, with the devices that have it.
-const kindOf = (name) => name.split("/").pop();
+const kindOf = (name) => (name === "memory/used" ? "memory used" : name.split("/").pop());
 
 function smallChart(place, kind, curves, rows) {
   const words = kind.replaceAll("_", " ");

@@ -23,7 +23,8 @@ button.addEventListener("click", () => {
 });
 
 const embed = { actions: { export: true, source: false, compiled: false, editor: false },
-  renderer: "svg", ast: true };
+  renderer: "svg", ast: true,
+  mode: "vega-lite" };  // a `concat` alone is taken for Vega, and nothing is drawn
 
 // To a screen reader a chart is one picture with its meaning, not two thousand nameless points.
 async function drawn(place, spec) {
@@ -171,6 +172,7 @@ function hideColumns() {
 function tickRows() {
   for (const place of document.querySelectorAll("[data-compare]")) {
     const go = place.querySelector("button[data-go]");
+    if (!go) { continue; }  // an empty list
     const ticked = [];
     const boxes = place.querySelectorAll("input[name=run]");
     const refresh = () => {
