@@ -5,6 +5,7 @@ What a server does with them is in `tests/serve/test_nodes.py`.
 
 import json
 import os
+import stat
 import threading
 from pathlib import Path
 
@@ -123,3 +124,16 @@ def test_a_link_that_waits_for_the_new_file_is_not_followed(path: Path, tmp_path
     add_token(path, "ada", Role.READER)
     assert target.read_text() == "kept"
     assert not path.is_symlink() and not waiting.is_symlink()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes are those of Unix")
+def test_no_other_user_can_lock_the_file_of_tokens(tmp_path: Path) -> None:
+    """Who can read a file can lock it, and would keep the operator from revoking a token."""
+    path = tmp_path / "tokens.json"
+    lock = tmp_path / ".tokens.json.lock"
+    lock.touch(mode=0o644)  # as an earlier release left it
+    add_token(path, "ada", Role.READER)
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+    lock.unlink()
+    revoke_token(path, "ada")
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600

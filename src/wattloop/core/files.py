@@ -190,6 +190,9 @@ class FileLock:
         while True:
             descriptor = os.open(self.path, flags, self._mode)
             try:
+                if not self._mode & 0o077 and os.fstat(descriptor).st_mode & 0o077:
+                    with suppress(OSError):  # of an earlier release: who can read it can lock it
+                        os.fchmod(descriptor, self._mode)
                 if not try_lock(descriptor, wait_s):
                     return False
                 if is_same_file(descriptor, self.path):

@@ -221,7 +221,7 @@ def _write(path: Path, tokens: list[Token]) -> None:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     try:
-        with FileLock(path.with_name(f".{path.name}.lock"), mode=0o644):
+        with FileLock(path.with_name(f".{path.name}.lock")):
             yield
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
