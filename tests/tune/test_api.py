@@ -8,6 +8,8 @@ from wattloop.core.errors import ConfigError, StoreError
 from wattloop.store.database import open_store
 from wattloop.trials.experiment_lock import program_variables
 from wattloop.tune import Choice, search
+from wattloop.tune.search_setup import resume_search
+from wattloop.tune.search_store import open_search
 from wattloop.tune.segment import Progress, Status
 
 
@@ -63,8 +65,40 @@ def test_without_a_target_the_metric_decides_and_that_is_said_first(settings, ca
 
     found = searched(settings, counted, target=None)
     assert found.best.parameters == {"lr": 0.3}
-    assert found.summary.why.startswith("best by quality of 3: ")
+    assert found.summary.why.startswith("best by quality of 3: accuracy 0.9")
+    assert found.summary.why.count("accuracy") == 1
     assert any("no target for accuracy: the best accuracy wins" in said for said in began[0])
+
+
+def test_without_target_and_strategy_all_configurations_are_compared_by_the_metric(settings):
+    """Promise: the winner has the best metric, and is not the default because that came first."""
+    reached = {0.1: 0.6, 0.2: 0.9}
+
+    def short(trial):
+        for _ in trial.epochs(8):
+            trial.report(accuracy=reached[trial["lr"]])
+
+    options = {"metric": "accuracy", "goal": "maximize", "default": {"lr": 0.1}}
+    found = search(short, space={"lr": [0.1, 0.2]}, settings=settings, **options)
+    assert found.spec.strategy.name == "asha"
+    assert found.best.parameters == {"lr": 0.2}
+    assert len(found.table()) == 2
+
+
+def test_a_race_without_a_target_says_that_it_needs_one(settings, caplog):
+    """Promise: who chooses `race` without a target is told that it may end with the first."""
+    searched(settings, target=None, strategy="race")
+    assert "race looks for the least energy to the same accuracy" in caplog.records[0].message
+    assert "may end with the first configuration" in caplog.records[0].message
+
+
+def test_a_stored_search_that_names_no_strategy_is_resumed_as_a_race(settings):
+    """Promise: what an earlier version began is not continued by another strategy."""
+    spec = {"name": "old", "command": ["true"], "parameters": {"lr": {"values": [0.1, 0.2]}}}
+    spec["metric"] = {"name": "accuracy", "goal": "maximize"}
+    with open_store(settings.store_location) as store:
+        open_search(store, spec, "mark", name="old", facts={})
+        assert resume_search("old", store, settings).spec.strategy.name == "race"
 
 
 def test_an_objective_that_leaves_the_metric_out_is_said_first(settings, caplog):

@@ -128,9 +128,8 @@ def _columns(
                     columns.append(on)
             continue
         labels = np.array([label or "" for label in table.labels(name)])
-        for level in known:
-            levels.append((name, level))
-            columns.append(labels == level)
+        levels += [(name, level) for level in known]
+        columns += [labels == level for level in known]
     if not levels:
         raise ConfigError(
             f"{table.name}: no parameters to show; {nearest('', list(table.columns))}"

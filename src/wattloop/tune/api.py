@@ -21,7 +21,7 @@ from wattloop.tune.search_setup import (
 )
 from wattloop.tune.segment import Value
 from wattloop.tune.space import Space
-from wattloop.tune.spec import SearchSpec, spec_from
+from wattloop.tune.spec import SearchSpec, given_fields, spec_from
 from wattloop.tune.trial import Trial
 
 Train = Callable[[Trial], Any] | str | Sequence[str]
@@ -92,7 +92,7 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
     metric: str,
     goal: str | None = None,
     target: float | None = None,
-    strategy: str | Mapping[str, Any] = "race",
+    strategy: str | Mapping[str, Any] | None = None,
     objective: str | Sequence[str] | Mapping[str, Any] | None = None,
     default: Mapping[str, Value] | None = None,
     hardware: Mapping[str, Any] | None = None,
@@ -126,7 +126,8 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
         metric: what `trial.report` calls the quality.
         goal: whether to `maximize` or `minimize` it.
         target: what is good enough; without one and without an objective the best quality wins.
-        strategy: by name, or a mapping with its options.
+        strategy: by name, or a mapping with its options; unless given `race`, or `asha` where
+            neither a target nor an objective is.
         objective: what to make small among those that are good enough; energy unless given.
         default: the configuration people would use without a search.
         hardware: levers that may be set, such as `{"power_limit": "auto"}`; nothing unless given.
@@ -157,12 +158,12 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
     settings = load_settings() if settings is None else settings
     if store is not None:
         settings = settings.overridden({"store": store}, "search()")
-    limits = _given(
+    limits = given_fields(
         energy=energy, time=time, trials=trials, epochs=epochs, trial_timeout=trial_timeout
     )
     written: dict[str, Any] = {
         "name": name,
-        "metric": _given(name=metric, goal=goal, target=target),
+        "metric": given_fields(name=metric, goal=goal, target=target),
         "parameters": space.parameters if isinstance(space, Space) else dict(space),
         "hardware": hardware,
         "objective": objective,
@@ -176,7 +177,7 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
         "metrics_file": metrics_file,
         "command": None if callable(train) else train,
     }
-    spec = spec_from(_given(**written))
+    spec = spec_from(given_fields(**written))
     for remark in spec.remarks:
         _log.warning("%s", remark)
     training = TrainingSource(train if callable(train) else None, bench)
@@ -206,7 +207,3 @@ def _run_prepared(
         settings,
         training,
     )
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}

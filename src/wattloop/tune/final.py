@@ -43,7 +43,7 @@ from wattloop.tune.search_setup import (
 from wattloop.tune.search_store import KIND, SearchRecord
 from wattloop.tune.segment import Segment, Until, Value
 from wattloop.tune.space import Linked
-from wattloop.tune.spec import SearchSpec, spec_from
+from wattloop.tune.spec import SearchSpec, stored_spec
 
 NOTHING_SAVED = "nothing is saved"
 
@@ -224,7 +224,7 @@ def train_final(
         DeviceBusy: another process runs the search.
     """
     search = find_experiment(store, reference, KIND)
-    spec = spec_from(search.spec)
+    spec = stored_spec(search.spec)
     if search.facts.get("function") and not training.name:
         raise ConfigError(
             f"{search.experiment_id} trains the Python function {search.facts['function']}; call "

@@ -17,7 +17,7 @@ from wattloop.tune.objective import NEED_QUALITY, TrainingCost
 from wattloop.tune.results import CandidateResult, aggregate_candidates, find_default
 from wattloop.tune.search_problem import Problem
 from wattloop.tune.space import Space
-from wattloop.tune.spec import spec_from
+from wattloop.tune.spec import stored_spec
 from wattloop.tune.strategies.optuna import distributions, import_optuna, new_study
 
 JOURNALS = (".log", ".journal")
@@ -109,7 +109,7 @@ def export_study(
     """
     optuna = import_optuna("an Optuna study")
     experiment = find_experiment(store, search_id, "search")
-    spec = spec_from(experiment.spec)
+    spec = stored_spec(experiment.spec)
     problem = spec.problem(settings)
     records = read_trials(store, experiment.experiment_id)
     candidates = aggregate_candidates(records, problem.quality)
@@ -153,7 +153,7 @@ def _study(optuna: Any, experiment: Experiment, problem: Problem, file: str) -> 
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names([_metric_name(problem, n) for n in problem.objective.names])
     study.set_user_attr("wattloop:search", experiment.experiment_id)
-    study.set_user_attr("wattloop:strategy", spec_from(experiment.spec).strategy.name)
+    study.set_user_attr("wattloop:strategy", stored_spec(experiment.spec).strategy.name)
     study.set_user_attr("wattloop:scope", str(experiment.facts.get("scope") or ""))
     if problem.quality.metric:
         study.set_user_attr("wattloop:metric", problem.quality.metric)

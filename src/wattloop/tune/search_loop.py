@@ -105,14 +105,6 @@ class SearchCallback(Protocol):
         """Report a segment that has ended and is stored."""
 
 
-class NullCallback:
-    """Callback that ignores all events."""
-
-    def begins(self, segment: Segment, spent: BudgetSpent) -> None: ...
-
-    def ended(self, segment: Segment, progress: Progress, spent: BudgetSpent) -> None: ...
-
-
 @contextmanager
 def open_slots(executor: TrialExecutor, stops: Deferral) -> Iterator["Slots"]:
     size = int(getattr(executor, "slots", 1))
@@ -187,7 +179,7 @@ class Search:
     ) -> None:
         self._record, self._problem = record, problem
         self._strategy, self._executor = strategy, executor
-        self._listener = listener or NullCallback()
+        self._listener = listener
         self._pasts: dict[str, TrainedSoFar] = {}
         self._killed: dict[str, tuple[float, float]] = {}
         self._left: list[Segment] = []
@@ -293,7 +285,8 @@ class Search:
         self._kept.add(segment.candidate)
         self._begun.add(segment.candidate)
         self.spent = replace(self.spent, candidates=len(self._begun))
-        self._listener.begins(segment, self.spent)
+        if self._listener is not None:
+            self._listener.begins(segment, self.spent)
         self._asked[segment.key] = segment
         slots.begin(bound_segment(segment, self._problem.limits, self.spent))
 
@@ -308,7 +301,8 @@ class Search:
         self._release(segment, progress)
         with suppress(StoreLocked):  # the next process imports the run from its journal
             self._import_runs()
-        self._listener.ended(segment, progress, self.spent)
+        if self._listener is not None:
+            self._listener.ended(segment, progress, self.spent)
         if progress.status is Status.NO_METRIC and not self._reported:
             raise ConfigError(f"{segment.candidate}: {progress.message}")
 

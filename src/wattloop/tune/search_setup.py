@@ -27,7 +27,7 @@ from wattloop.tune.search_problem import Problem
 from wattloop.tune.search_store import KIND, OVER, SearchRecord, open_search
 from wattloop.tune.segment import CAP_LEVER, without_gc
 from wattloop.tune.space import Space
-from wattloop.tune.spec import SearchSpec, spec_from
+from wattloop.tune.spec import SearchSpec, stored_spec
 from wattloop.tune.strategies import strategy_for
 from wattloop.tune.strategies.base import Chosen, Strategy
 from wattloop.tune.trial import Trial
@@ -262,7 +262,7 @@ def resume_search(
     # Limits given at an earlier resumption apply until others are given.
     raised = {**(experiment.facts.get("limits") or {}), **(limits or {})}
     own = experiment.spec.get("limits") or {}
-    spec = spec_from(
+    spec = stored_spec(
         {**experiment.spec, "limits": {**own, **raised}} if raised else experiment.spec
     )
     if limits:
@@ -361,7 +361,7 @@ def restored_strategy(
 ) -> Strategy | None:
     """Return its strategy, told all that is stored; None where it cannot be built any more."""
     try:
-        spec = spec_from(experiment.spec)
+        spec = stored_spec(experiment.spec)
         problem = problem_without(spec.problem(settings), experiment.facts.get("without") or {})
         strategy = strategy_for(spec, problem)
         with without_gc():

@@ -348,20 +348,22 @@ class SearchSpec(SpecModel):
         elif not given and len(self.objective.name) > 1:
             self._set("strategy", StrategySpec(name="nsga2"))
         elif not given and self.metric is None:
-            self._set("strategy", StrategySpec(name="random" if self._ranges else "grid"))
-        if self._by_metric_alone:
+            ranges = any(p.parameter().listed() is None for p in self.parameters.values())
+            self._set("strategy", StrategySpec(name="random" if ranges else "grid"))
+        elif not given and self._is_open_ended and not (self.hardware.cap or self.rate):
+            self._set("strategy", StrategySpec(name="asha"))
+        if self._is_open_ended and self.strategy.name not in ("race", "sm2"):
             self._set("objective", ObjectiveSpec(name=["quality"]))
         return self
 
     @property
-    def _by_metric_alone(self) -> bool:
-        """Return whether only the metric decides: no target and no objective.
+    def _is_open_ended(self) -> bool:
+        """Return whether there is a metric without a target and without an objective.
 
-        `race` and `sm2` compare what joules buy, whatever the objective.
+        Then only the metric decides, except that `race` and `sm2` compare what joules buy.
         """
-        open_ended = self.metric is not None and self.metric.target is None
-        stated = "objective" in self.model_fields_set
-        return open_ended and not stated and self.strategy.name not in ("race", "sm2")
+        without_target = self.metric is not None and self.metric.target is None
+        return without_target and "objective" not in self.model_fields_set
 
     @property
     def remarks(self) -> list[str]:
@@ -369,6 +371,12 @@ class SearchSpec(SpecModel):
         if self.metric is None or self.metric.target is not None:
             return []
         name, objectives = self.metric.name, self.objective.name
+        if self.strategy.name == "race":
+            return [
+                f"no target for {name}: race looks for the least energy to the same {name}, not "
+                "for the best, and may end with the first configuration; give metric.target "
+                "(or --target), or a strategy such as asha"
+            ]
         if objectives == ["quality"]:
             return [
                 f"no target for {name}: the best {name} wins, whatever energy it takes; with "
@@ -380,10 +388,6 @@ class SearchSpec(SpecModel):
             f"no target for {name}: only {'+'.join(objectives)} decides, and {name} does not "
             "count; give metric.target (or --target), or objective: quality"
         ]
-
-    @property
-    def _ranges(self) -> bool:
-        return any(written.parameter().listed() is None for written in self.parameters.values())
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)  # the model is frozen
@@ -433,6 +437,16 @@ def read_spec(path: str) -> SearchSpec:
     """
     source = read_yaml(path)
     return spec_from(source.data, source)
+
+
+def given_fields(**fields: Any) -> dict[str, Any]:
+    """Return those that were given; None stands for a field that was not."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def stored_spec(data: Mapping[str, Any]) -> SearchSpec:
+    """Build the specification of a stored search: one that names no strategy has run `race`."""
+    return spec_from({"strategy": "race", **data})
 
 
 def spec_from(data: Mapping[str, Any], source: YamlWithLines | None = None) -> SearchSpec:

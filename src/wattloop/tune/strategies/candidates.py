@@ -173,12 +173,11 @@ class CandidateTable:
 
     def front(self) -> list[Chosen]:
         found = self.ranked()
-        kept = [
-            (candidate, scores)
+        return [
+            self._chosen(candidate, scores, of=len(found))
             for candidate, scores in found
             if not any(_beats(other, scores) for _, other in found)
         ]
-        return [self._chosen(candidate, scores, of=len(found)) for candidate, scores in kept]
 
     def ranked(
         self, among: Iterable[Candidate] | None = None
@@ -190,11 +189,8 @@ class CandidateTable:
         them = [c for c in (among or self.candidates.values()) if self.enough(c)]
         objective = self.problem.objective
         compared = objective.compared([training_cost(c) for c in them], self._reference)
-        finite = [
-            (c, scores)
-            for c, scores in zip(them, compared, strict=True)
-            if all(math.isfinite(score) for score in scores)
-        ]
+        pairs = zip(them, compared, strict=True)
+        finite = [(c, scores) for c, scores in pairs if all(map(math.isfinite, scores))]
         if not objective.several:
             return sorted(finite, key=lambda pair: pair[1])
         axes = [rescale(column) for column in zip(*(s for _, s in finite), strict=True)]
@@ -205,8 +201,11 @@ class CandidateTable:
     def _chosen(self, candidate: Candidate, scores: tuple[float, ...], of: int) -> Chosen:
         quality = self.problem.quality
         names = self.problem.objective.names
-        shown = ", ".join(f"{n} {_shown(n, s)}" for n, s in zip(names, scores, strict=True))
+        said = [quality.metric if name == "quality" else name for name in names]
+        pairs = zip(said, names, scores, strict=True)
+        shown = ", ".join(f"{word} {_shown(name, score)}" for word, name, score in pairs)
         good = f" with {quality.metric} {candidate.quality:.4g}" if candidate.quality else ""
+        good *= "quality" not in names
         them, note = f"{of} that {'is' if of == 1 else 'are'} good enough", ""
         if quality.target is None:
             them = str(of)

@@ -175,15 +175,15 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     from wattloop.core.yaml_spec import read_yaml
     from wattloop.store.database import open_store
     from wattloop.tune.search_setup import prepare_search
-    from wattloop.tune.spec import spec_from
+    from wattloop.tune.spec import given_fields, spec_from
 
     settings = given.settings()
     source = read_yaml(spec)
-    data = dict(source.data) | _given(name=name, seed=seed, scope=scope, strategy=strategy)
+    data = dict(source.data) | given_fields(name=name, seed=seed, scope=scope, strategy=strategy)
     if strategy is not None:
         data.pop("method", None)
-    data |= _given(command=user_command(ctx) or None)
-    limits = _given(energy=energy, time=time, trials=trials, epochs=epochs)
+    data |= given_fields(command=user_command(ctx) or None)
+    limits = given_fields(energy=energy, time=time, trials=trials, epochs=epochs)
     if limits:
         own = data.get("limits")
         known = dict(own) if isinstance(own, Mapping) else {}
@@ -214,10 +214,6 @@ def run_command(  # noqa: PLR0913 - one parameter per option
                 _say_known(ready, store)
             _run(ready)
         _show(ready, store, given.json_file)
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _say_known(ready: "PreparedSearch", store: "Store") -> None:
@@ -283,9 +279,10 @@ def resume_command(
     from wattloop.cli.commands.tune.view import progress
     from wattloop.store.database import open_store
     from wattloop.tune.search_setup import resume_search
+    from wattloop.tune.spec import given_fields
 
     settings = given.settings()
-    limits = _given(energy=energy, time=time, trials=trials)
+    limits = given_fields(energy=energy, time=time, trials=trials)
     with open_store(settings.store_location) as store:
         say_which(store, which or "last", KIND)
         with progress() as listener:
