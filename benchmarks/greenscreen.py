@@ -21,8 +21,8 @@ from wattloop.analyze.analysis_result import Findings
 from wattloop.analyze.clusters import clusters
 from wattloop.analyze.configuration_matrix import configuration_matrix
 from wattloop.analyze.correlation import correlations
+from wattloop.analyze.efficiency_quotient import top_runs
 from wattloop.analyze.ols import Regression, regression
-from wattloop.analyze.quotient import top_runs
 from wattloop.cli.commands.analyze.command import AnalysisOptions, read_source
 from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.store.database import open_store

@@ -20,7 +20,7 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from wattloop.integrations import signal_phases
-from wattloop.integrations.phases import Span, merge
+from wattloop.integrations.run_phases import Span, merge
 from wattloop.integrations.signal_phases import SignalReading, split_by_signals
 
 ROOT = Path(__file__).resolve().parents[1]

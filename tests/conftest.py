@@ -48,7 +48,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 LONGEST_FIRST = (
-    *("tests/cap/saver/test_live_run.py", "tests/serve/test_browser.py"),
+    *("tests/cap/saver/test_saving_hook.py", "tests/serve/test_browser.py"),
     *("tests/serve/test_contract.py", "tests/test_transcripts.py", "tests/test_sources.py"),
     *("tests/cli/test_terminals.py", "tests/integrations/step_hook/test_program_steps.py"),
     *("tests/integrations/test_each_joule_once.py", "tests/test_doc_outputs.py"),

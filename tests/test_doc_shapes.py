@@ -28,7 +28,7 @@ from wattloop.cli.commands.watch import GpuView, gpu_lines
 from wattloop.cli.main import main
 from wattloop.control.daemon.audit_log import AuditLog
 from wattloop.core.settings import Settings
-from wattloop.integrations.phases import Phase, StepTotals, format_totals
+from wattloop.integrations.run_phases import Phase, StepTotals, format_totals
 from wattloop.predict.calibrate.host import HostSpeed
 from wattloop.store.database import open_store
 from wattloop.store.experiments import begin_trial, create_experiment, end_trial

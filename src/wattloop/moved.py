@@ -56,6 +56,9 @@ MOVED: Mapping[str, Mapping[str, str]] = {
     "wattloop.predict.node_parts": {
         "typical_node": "wattloop.predict.node.typical_node",
     },
+    "wattloop.report.figures.power": {
+        "components_figure": "wattloop.report.figures.run.components_figure",
+    },
     "wattloop.schedule.campaigns.cell": {
         "PolicyChoice": "wattloop.schedule.campaigns.campaign.PolicyChoice",
     },

@@ -7,7 +7,7 @@ from tests.support.virtual_runs import CardScript, Work
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import RULES, advice_on
 from wattloop.core.results import RunStatus
-from wattloop.integrations.phases import StepTotals
+from wattloop.integrations.run_phases import StepTotals
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
 from wattloop.virtual.gpu import IDLE, Activity

@@ -13,7 +13,7 @@ from tests.support.virtual_runs import CardScript, Work
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on, silent_rules
 from wattloop.advise.facts import read_facts
-from wattloop.integrations.phases import Phase, StepTotals
+from wattloop.integrations.run_phases import Phase, StepTotals
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
 from wattloop.virtual.gpu import IDLE

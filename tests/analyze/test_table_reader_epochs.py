@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattloop.analyze.quotient import quotient, quotients
+from wattloop.analyze.efficiency_quotient import quotient, quotients
 from wattloop.analyze.table_reader import fold_epochs, table_of
 
 POWERS = {"a": [200.0, 180.0, 190.0], "b": [100.0, 110.0]}

@@ -14,7 +14,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, WindowResult
 from wattloop.integrations.notebook import CellEnergy, parse_options
-from wattloop.integrations.phases import StepTotals
+from wattloop.integrations.run_phases import StepTotals
 
 TRAINING = """
 import time, torch

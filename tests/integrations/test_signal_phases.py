@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from wattloop.integrations.phases import StepTotals, format_totals
+from wattloop.integrations.run_phases import StepTotals, format_totals
 from wattloop.integrations.signal_phases import (
     BLOCK_S,
     SignalReading,

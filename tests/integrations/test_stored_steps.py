@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from wattloop.integrations import stored_steps
-from wattloop.integrations.phases import format_totals
+from wattloop.integrations.run_phases import format_totals
 from wattloop.integrations.stored_steps import read_step_points, read_step_totals
 from wattloop.store.database import Store, open_store
 from wattloop.store.journal_import import import_orphaned

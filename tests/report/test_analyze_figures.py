@@ -8,10 +8,10 @@ from tests.analyze.synthetic_runs import cali3_runs, greenscreen_runs
 from wattloop.analyze.clusters import clusters
 from wattloop.analyze.configuration_matrix import configuration_matrix
 from wattloop.analyze.correlation import correlations
+from wattloop.analyze.efficiency_quotient import quotients, top_runs
 from wattloop.analyze.importance import importances
 from wattloop.analyze.ols import regression
 from wattloop.analyze.pareto import pareto_front
-from wattloop.analyze.quotient import quotients, top_runs
 from wattloop.analyze.row_metrics import row_metrics
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError

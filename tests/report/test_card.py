@@ -9,7 +9,7 @@ from wattloop.accounting.carbon import Intensity, IntensityKind, IntensitySearch
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, RunStatus, WindowResult
-from wattloop.integrations.phases import Phase, StepTotals
+from wattloop.integrations.run_phases import Phase, StepTotals
 from wattloop.measure.session import RunResult
 from wattloop.report import card
 from wattloop.report.card import Inference, card_markdown, card_of, card_svg, measured_inference

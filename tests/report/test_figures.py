@@ -11,8 +11,8 @@ import pytest
 from tests.support.synthetic_sweep import CAPS_W, energy_j, made_sweep
 from wattloop.core.errors import ConfigError
 from wattloop.report.figures.chart import spec_of
-from wattloop.report.figures.power import power_figure
 from wattloop.report.figures.render import page_of, save, writable_folder
+from wattloop.report.figures.run import power_figure
 from wattloop.report.figures.sweep import lever_title, plain_name, sweep_figures, technique_figures
 from wattloop.store.database import open_store
 from wattloop.store.journal_import import import_orphaned

@@ -29,7 +29,7 @@ from tests.store.test_job_queries import record
 from wattloop.fleet.delivery.node_status import NodeStatus
 from wattloop.fleet.nodes import NodeTable
 from wattloop.report.figures.chart import DARK, INK, spec_of
-from wattloop.report.figures.power import daily_figure
+from wattloop.report.figures.run import daily_figure
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store

@@ -16,7 +16,7 @@ from wattloop.core.errors import StoreError
 from wattloop.core.records import Scope
 from wattloop.core.results import RunStatus, inside_name, non_overlapping
 from wattloop.core.settings import Settings
-from wattloop.integrations.phases import Phase, StepTotals
+from wattloop.integrations.run_phases import Phase, StepTotals
 from wattloop.integrations.stored_steps import read_step_totals
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, list_experiments

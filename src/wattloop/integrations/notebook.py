@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.results import RunStatus, WindowResult, result_html
-from wattloop.integrations.phases import StepTotals, format_totals
+from wattloop.integrations.run_phases import StepTotals, format_totals
 from wattloop.integrations.step_hook.program import STEPS_VARIABLE, StepHook
 from wattloop.integrations.step_hook.sitecustomize import WATCHED, ImportWatcher
 from wattloop.measure.api import Measurement, active_session, format_result

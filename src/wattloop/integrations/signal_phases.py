@@ -21,7 +21,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from wattloop.integrations.phases import (
+from wattloop.integrations.run_phases import (
     Span,
     StepTotals,
     drawn_spans,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from wattloop.core.records import shape_fault
 from wattloop.core.results import RunStatus
-from wattloop.integrations.phases import StepTotals
+from wattloop.integrations.run_phases import StepTotals
 from wattloop.store.database import Store
 from wattloop.store.run_record import RunRecord, read_events, read_steps, runs_with_steps
 from wattloop.store.runs import named_runs

@@ -24,7 +24,7 @@ from wattloop.core.units import (
     format_number,
     format_share,
 )
-from wattloop.integrations.phases import StepTotals
+from wattloop.integrations.run_phases import StepTotals
 from wattloop.measure.command import run_command
 from wattloop.measure.session import RunResult
 from wattloop.store.runs import RunRecord

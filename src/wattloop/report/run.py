@@ -23,7 +23,7 @@ from wattloop.core.units import (
     format_power,
     format_share,
 )
-from wattloop.integrations.phases import StepTotals
+from wattloop.integrations.run_phases import StepTotals
 from wattloop.integrations.serving import (
     ServingTotals,
     read_serving_points,
@@ -42,7 +42,7 @@ from wattloop.report.document import (
     Paragraph,
     Section,
 )
-from wattloop.report.figures.power import (
+from wattloop.report.figures.run import (
     components_figure,
     power_figure,
     serving_figure,

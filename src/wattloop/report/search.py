@@ -172,7 +172,8 @@ def _subtitle(summary: SearchSummary) -> str:
 def _short(summary: SearchSummary) -> list[Block]:
     facts = []
     if summary.best is not None:
-        facts.append(Fact("Best", _best_setting(summary.best), summary.why))
+        best = setting_text(summary.best.parameters, summary.best.levers)
+        facts.append(Fact("Best", best or summary.best.candidate, summary.why))
         if summary.best.to_target_j is not None:
             facts.append(Fact("Its energy to the target", format_energy(summary.best.to_target_j)))
         if summary.tie:
@@ -302,9 +303,9 @@ def _saved_share(summary: SearchSummary) -> str:
 def _analyses(table: AnalyzeTable) -> list[Section]:
     from wattloop.analyze.clusters import clusters
     from wattloop.analyze.configuration_matrix import configuration_matrix
+    from wattloop.analyze.efficiency_quotient import quotients, top_runs
     from wattloop.analyze.ols import regression
     from wattloop.analyze.pareto import pareto_front
-    from wattloop.analyze.quotient import quotients, top_runs
     from wattloop.analyze.roles import default_target
     from wattloop.report.figures.clusters import cluster_figures
     from wattloop.report.figures.search import matrix_figures, pareto_figures, top_figures
@@ -333,7 +334,3 @@ def _parallel(table: AnalyzeTable) -> Section:
         return Section("Parallel coordinates", (Paragraph("Too little varies to be drawn."),))
     said = "Every configuration as a line across its parameters and results"
     return Section("Parallel coordinates", (Chart("parallel", chart, said),))
-
-
-def _best_setting(candidate: CandidateResult) -> str:
-    return setting_text(candidate.parameters, candidate.levers) or candidate.candidate

@@ -25,7 +25,7 @@ from wattloop.store.formats.table_files import (
     write_json_file,
     write_parquet_file,
 )
-from wattloop.store.jobs import refresh_job_in
+from wattloop.store.job_rows import refresh_job_in
 from wattloop.store.run_record import read_steps, read_windows
 from wattloop.store.runs import RunRecord, has_run
 from wattloop.store.sample_queries import read_samples

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from wattloop.core.errors import RunNotFound
 from wattloop.core.records import Provenance, Scope
 from wattloop.store.database import Store
-from wattloop.store.jobs import job_key_in, refresh_job_in
+from wattloop.store.job_rows import job_key_in, refresh_job_in
 from wattloop.store.journal import Journal, SampleBlock
 from wattloop.store.run_record import UNALLOCATED_KIND, facts_row, read_record
 from wattloop.store.runs import RunFilter, RunRecord, find_run, list_runs

@@ -14,7 +14,7 @@ from wattloop.core.errors import RunNotFound
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
-from wattloop.store.jobs import job_key_in, refresh_job_in
+from wattloop.store.job_rows import job_key_in, refresh_job_in
 from wattloop.store.journal import journal_is_live, read_header
 from wattloop.store.run_record import RunRecord, header_fault, read_record, record_rows
 from wattloop.store.schema import metadata, run_tags, runs

@@ -13,7 +13,7 @@ from wattloop.advise.facts import RunFacts
 from wattloop.advise.gpu_facts import GpuFacts, TraceInterval
 from wattloop.advise.rules.starved_loader import FREE_CORES, MANY, WAITING, WORKERS
 from wattloop.core.units import format_duration, format_energy, format_power
-from wattloop.integrations.phases import Phase
+from wattloop.integrations.run_phases import Phase
 
 SHORTEST_S = 10.0
 STARTUP_SHARE = 0.1

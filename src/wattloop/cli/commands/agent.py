@@ -51,7 +51,7 @@ def run_command(
     context = agent_context(load_agent_config(config, name), name, load_settings())
     savers = None
     if context.config.save is not None:
-        from wattloop.cap.saver.slurm_jobs import JobSavers
+        from wattloop.cap.saver.slurm_job_savers import JobSavers
 
         savers = JobSavers(context.config.save, context.settings, node=name)
     source = None

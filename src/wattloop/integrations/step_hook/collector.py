@@ -21,14 +21,14 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from wattloop.integrations.phases import (
+from wattloop.integrations.records import PendingStep
+from wattloop.integrations.run_phases import (
     Span,
     StepTotals,
     drawn_spans,
     phase_energies,
     split_run,
 )
-from wattloop.integrations.records import PendingStep
 from wattloop.integrations.step_hook import step_file
 from wattloop.integrations.step_hook.step_file import StepFile
 from wattloop.integrations.step_resolver import StepResolver

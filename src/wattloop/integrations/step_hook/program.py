@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from wattloop.core.files import CLOSE_ON_EXEC, is_locked, try_lock, user_id
 
 if TYPE_CHECKING:
-    from wattloop.integrations.phases import StepTotals
+    from wattloop.integrations.run_phases import StepTotals
     from wattloop.integrations.signal_phases import SignalRecorder
     from wattloop.integrations.step_hook.collector import StepCollector
     from wattloop.measure.session import Session

@@ -10,8 +10,8 @@ import numpy as np
 
 from wattloop.analyze.analysis_result import Findings
 from wattloop.analyze.configuration_matrix import Matrix
+from wattloop.analyze.efficiency_quotient import VARIANTS, Quotients
 from wattloop.analyze.pareto import Front
-from wattloop.analyze.quotient import VARIANTS, Quotients
 from wattloop.analyze.roles import default_target
 from wattloop.analyze.table import RunTable
 from wattloop.core.units import J_PER_WH

@@ -14,7 +14,7 @@ from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
 from wattloop.cap.saver.totals import group_savings, read_savings, sum_savings
 from wattloop.core.errors import ConfigError
-from wattloop.integrations.phases import StepTotals
+from wattloop.integrations.run_phases import StepTotals
 from wattloop.integrations.serving import read_serving_totals
 from wattloop.integrations.stored_steps import (
     read_phase_spans,

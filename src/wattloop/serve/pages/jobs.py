@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from wattloop.report.document import Chart
-from wattloop.report.figures.power import slope_figure
+from wattloop.report.figures.run import slope_figure
 from wattloop.serve.api.jobs import (
     JobListQuery,
     SlopesAnswer,

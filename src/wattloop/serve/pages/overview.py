@@ -28,7 +28,7 @@ from wattloop.core.errors import ConfigError, RunNotFound
 from wattloop.core.units import format_duration, format_mass
 from wattloop.hardware.carbon import annual_intensity
 from wattloop.report.document import Chart
-from wattloop.report.figures.power import daily_figure
+from wattloop.report.figures.run import daily_figure
 from wattloop.serve.api.jobs import JobListQuery, jobs_answer
 from wattloop.serve.api.nodes import node_answers
 from wattloop.serve.api.overview import DAYS, By, DayAnswer, overview_answer, period_begins

@@ -24,10 +24,10 @@ from wattloop.core.units import (
     format_number,
     format_power,
 )
-from wattloop.integrations.phases import StepTotals
+from wattloop.integrations.run_phases import StepTotals
 from wattloop.integrations.stored_steps import read_phase_spans
 from wattloop.report.document import Block, Chart, Note
-from wattloop.report.figures.power import power_figure
+from wattloop.report.figures.run import power_figure
 from wattloop.report.run import (
     grid_facts,
     labels,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from wattloop.analyze.analysis_result import Findings, cell
 from wattloop.analyze.clusters import Clusters
-from wattloop.analyze.quotient import Quotients
+from wattloop.analyze.efficiency_quotient import Quotients
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import RunTable
 from wattloop.analyze.table_reader import fold_epochs, read_csv
@@ -237,7 +237,7 @@ class QuotientOptions:
     ] = None
 
     def quotients(self, table: RunTable) -> Quotients:
-        from wattloop.analyze.quotient import quotients
+        from wattloop.analyze.efficiency_quotient import quotients
 
         epochs: str | float | None = self.epochs
         with suppress(ValueError):
@@ -270,7 +270,7 @@ def top_command(
     request: AnalysisOptions,
 ) -> None:
     """Show the best runs by accuracy, by energy per epoch and by quotient."""
-    from wattloop.analyze.quotient import top_runs
+    from wattloop.analyze.efficiency_quotient import top_runs
 
     table = read_source(source, request)
     known = equation.quotients(table)
@@ -347,7 +347,7 @@ def matrix_command(
 ) -> None:
     """Show which levels each run had, from worst to best run (GreenScreen, figure 7)."""
     from wattloop.analyze.configuration_matrix import configuration_matrix
-    from wattloop.analyze.quotient import quotients
+    from wattloop.analyze.efficiency_quotient import quotients
     from wattloop.analyze.roles import default_target
 
     table = read_source(source, request)

@@ -41,8 +41,8 @@ from wattloop.measure.command import CommandRun, ProgramHook, run_command
 from wattloop.measure.session import RunResult
 
 if TYPE_CHECKING:
-    from wattloop.cap.saver.live_run import SavingHook
-    from wattloop.integrations.phases import StepTotals
+    from wattloop.cap.saver.saving_hook import SavingHook
+    from wattloop.integrations.run_phases import StepTotals
     from wattloop.integrations.serving import ServingTotals
 
 NOT_MEASURED = "wattloop: nothing was measured"
@@ -62,7 +62,7 @@ def print_summary(
     part = "" if run.counted or not run.reported else f", part of run {run.counted_by}"
     say(f"{line} | run {run.run_id}{part}")
     if totals is not None:
-        from wattloop.integrations.phases import format_totals
+        from wattloop.integrations.run_phases import format_totals
 
         for line in format_totals(totals):
             say(f"wattloop: {line}")
@@ -340,8 +340,8 @@ def _saving(command: list[str], options: RunOptions, hook: StepHook | None) -> "
         return None
     if hook is None:
         raise ConfigError("--save needs the program's steps; leave out --no-steps")
-    from wattloop.cap.saver.live_run import SavingHook
     from wattloop.cap.saver.saver import SaverConfig
+    from wattloop.cap.saver.saving_hook import SavingHook
 
     if options.metric not in (None, *SAVER_METRICS):
         raise ConfigError(f"--metric {options.metric}: use one of {', '.join(SAVER_METRICS)}")

@@ -38,7 +38,7 @@ from wattloop.core.units import (
     format_share,
     iso_time,
 )
-from wattloop.integrations.phases import StepTotals, format_totals
+from wattloop.integrations.run_phases import StepTotals, format_totals
 from wattloop.integrations.serving import ServingTotals, format_serving
 from wattloop.measure.job_energy import MeasuredJobEnergy, NodeRunEnergy
 from wattloop.store.comparison import Cell, ComparedQuantity, RunComparison

@@ -44,7 +44,8 @@ def draw(campaign: "Campaign", outcomes: "Outcomes", folder: Path) -> None:
     with spinner("drawing"):
         charts = {"throughput-energy": trade_off_figure(rows, said, setting=setting)}
         charts |= _by_load(campaign, rows, said)
-        over_time = _drawn_over_time(list(campaign.scenarios))
+        names = list(campaign.scenarios)
+        over_time = names if len(names) <= MOST_VARIANTS else [names[0], names[-1]]
         for variant in campaign.scenarios:
             own = [row for row in rows if row.get("variant", "") == variant]
             found = goal_figures(own, f"{campaign.scenarios[variant].name}, simulated")
@@ -67,10 +68,6 @@ def _by_load(campaign: "Campaign", rows: Rows, said: str) -> dict[str, Any]:
         row | {"rate_per_s": rates[row["variant"]]} for row in rows if row["jct_mean_s"] is not None
     ]
     return {"completion-load": load_figure(with_rates, said)}
-
-
-def _drawn_over_time(variants: list[str]) -> list[str]:
-    return variants if len(variants) <= MOST_VARIANTS else [variants[0], variants[-1]]
 
 
 def _over_time(campaign: "Campaign", variant: str, rows: Rows) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from wattloop.core.files import user_path
 from wattloop.core.table import Table
 from wattloop.core.units import format_duration
 from wattloop.core.yaml_spec import nearest
-from wattloop.report.figures.power import power_figure
 from wattloop.report.figures.render import needs_libraries, save
+from wattloop.report.figures.run import power_figure
 from wattloop.report.figures.sweep import energy_source, sweep_figures, technique_figures
 from wattloop.report.sweep import (
     best_table,

@@ -288,8 +288,8 @@ def best_values(place: "Store", search: Experiment) -> dict[str, Any]:
 
     Parameters without an effect of their own keep the value of the best configuration.
     """
+    from wattloop.analyze.efficiency_quotient import quotients
     from wattloop.analyze.importance import best_levels
-    from wattloop.analyze.quotient import quotients
     from wattloop.analyze.roles import default_target, with_energy
     from wattloop.analyze.table import format_level
     from wattloop.report.stored_results import search_table

@@ -56,7 +56,7 @@ from wattloop.virtual.cards import write_card
 from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.node import MODEL_VARIABLE, STATE_VARIABLE, shared_machine
 
-PROGRAM = "wattloop.schedule.slurm.replay.job"
+PROGRAM = "wattloop.schedule.slurm.replay.job_process"
 OWN = "slurm"
 """Name of the policy that leaves the decisions to Slurm's own scheduler."""
 COMPARED = ("makespan_s", "gpu_energy_j", "throughput_per_h", "jct_mean_s", "peak_w")

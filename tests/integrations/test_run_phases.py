@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from wattloop.integrations.phases import ORDER, merge, phase_energies, split_run, subtract
+from wattloop.integrations.run_phases import ORDER, merge, phase_energies, split_run, subtract
 
 
 def test_a_training_with_pauses() -> None:

@@ -1,6 +1,6 @@
 """Replayed job: load the allocated virtual GPUs for the time that the oracle predicts.
 
-    python -m wattloop.schedule.slurm.replay.job FOLDER JOB
+    python -m wattloop.schedule.slurm.replay.job_process FOLDER JOB
 
 Imports only the standard library and the virtual GPU, because 200 of these processes start within
 minutes on two cores.

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattloop.cap.saver.gpu_levers import GpuLevers
-from wattloop.cap.saver.live_run import END_PATIENCE_S, FoundSteps, SavingHook, format_fault
 from wattloop.cap.saver.proof import SavingResult, SavingState
 from wattloop.cap.saver.saver import SaverConfig
+from wattloop.cap.saver.saving_hook import END_PATIENCE_S, FoundSteps, SavingHook, format_fault
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.measure.session import Session

@@ -23,7 +23,6 @@ from tests.support.saved_runs import (
 )
 from tests.support.virtual_caps import settle
 from wattloop.cap.saver.job_leader import BEAT_S, LEASE_S, JobFollower, JobLeader, _torchrun_nodes
-from wattloop.cap.saver.live_run import ProgramKey, read_learned, write_learned
 from wattloop.cap.saver.proof import (
     LearnedSetting,
     SavingResult,
@@ -31,6 +30,7 @@ from wattloop.cap.saver.proof import (
     Setting,
     format_saving,
 )
+from wattloop.cap.saver.saving_hook import ProgramKey, read_learned, write_learned
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.control.restore import restore
 from wattloop.control.session import lever_session

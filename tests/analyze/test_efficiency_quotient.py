@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.analyze.synthetic_runs import greenscreen_runs
-from wattloop.analyze.quotient import quotient, quotient_of_totals, quotients, top_runs
+from wattloop.analyze.efficiency_quotient import quotient, quotient_of_totals, quotients, top_runs
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 

@@ -13,10 +13,10 @@ import pytest
 
 from tests.fleet.agent.conftest import Node, node  # noqa: F401 - a fixture
 from tests.support.saved_runs import ROOT, TRAINING, wait_until
-from wattloop.cap.saver import slurm_jobs
+from wattloop.cap.saver import slurm_job_savers
 from wattloop.cap.saver.proof import SavingResult, SavingState
 from wattloop.cap.saver.saver import SaverConfig
-from wattloop.cap.saver.slurm_jobs import NO_JOB_STEPS, OBJECTED, JobSavers, job_steps
+from wattloop.cap.saver.slurm_job_savers import NO_JOB_STEPS, OBJECTED, JobSavers, job_steps
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.agent import Agent
@@ -39,8 +39,8 @@ def quick(
     short = partial(
         SaverConfig, wait_s=0.4, slice_s=0.4, hold_s=0.4, settle_s=0.1, lag_s=0.15, least_steps=1
     )
-    monkeypatch.setattr(slurm_jobs, "SaverConfig", short)
-    monkeypatch.setattr(slurm_jobs, "LOOK_FOR_STEPS_S", 0.05)
+    monkeypatch.setattr(slurm_job_savers, "SaverConfig", short)
+    monkeypatch.setattr(slurm_job_savers, "LOOK_FOR_STEPS_S", 0.05)
     monkeypatch.setenv("WATTLOOP_STATE_DIR", str(node.folder / "state"))
     monkeypatch.setenv("WATTLOOP_STATE_COPY_DIR", str(node.folder / "copy"))
     monkeypatch.setenv("WATTLOOP_GUARDIAN", "0")
