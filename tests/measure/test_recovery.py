@@ -121,8 +121,8 @@ def test_header_never_holds_a_password(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     settings = Settings(
         meters=("rapl",),
-        store="postgresql://me:secret@db/runs",
-        carbon_url="https://u:secret@grid/now",
+        store="postgresql://me:secret@db/runs?password=secret",
+        carbon_url="https://grid/now?zone=FR&auth-token=secret",
     )
     session = Session.open(context=Context(Host(tmp_path), settings))
     path = Path(str(session.journal_path))

@@ -188,9 +188,16 @@ def test_a_store_looks_for_journals_where_runs_write_them(
         assert len(list(tmp_path.glob("*.db"))) == 1
 
 
-def test_passwords_never_appear_in_messages() -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:secret@127.0.0.1:1/x",
+        "postgresql://127.0.0.1:1/x?user=ada&password=secret",
+        "postgresql://ada@127.0.0.1:1/x?sslpassword=secret",
+    ],
+)
+def test_passwords_never_appear_in_messages(url: str) -> None:
     """A server that cannot be reached is named without its password."""
-    url = "postgresql://ada:secret@127.0.0.1:1/x"
     pytest.importorskip("psycopg", reason="the PostgreSQL driver is an extra")
     with pytest.raises(StoreError, match="cannot be reached") as caught:
         open_store(url, timeout_s=2)

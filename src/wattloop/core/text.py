@@ -34,6 +34,14 @@ def escaped(text: str) -> str:
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+_SECRETS = re.compile(r"([?&][^=&#]*(?:pass|token|secret|key|auth)[^=&#]*=)[^&#]*", re.IGNORECASE)
+
+
+def without_query_secrets(url: str) -> str:
+    """Hide the values of a URL's query that may be secrets: `?password=***`."""
+    return _SECRETS.sub(r"\1***", url)
+
+
 def plain(value: object) -> str:
     """Return `value` as text without control characters, NUL, and lone surrogates.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope
+from wattloop.core.text import without_query_secrets
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.window_energy import Window
 from wattloop.store.journal import JournalWriter
@@ -124,8 +125,9 @@ def without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
     for name in ("redfish_url", "carbon_url", "carbon_provider", "store"):
         text = str(kept.get(name) or "")
         scheme, separator, rest = text.partition("://")
-        if separator and "@" in rest:
-            kept[name] = f"{scheme}://***@{rest.rpartition('@')[2]}"
+        if separator:
+            user = "***@" if "@" in rest else ""
+            kept[name] = without_query_secrets(f"{scheme}://{user}{rest.rpartition('@')[2]}")
     return kept
 
 

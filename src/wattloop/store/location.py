@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from wattloop.core.errors import StoreError
 from wattloop.core.files import user_path
+from wattloop.core.text import without_query_secrets
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -47,12 +48,10 @@ class StoreLocation:
                 f"{scheme}://...: not a URL that can be understood; write it as "
                 "postgresql://user:password@host:5432/database"
             ) from None
+        label = without_query_secrets(url.render_as_string(hide_password=True))
         if url.get_backend_name() not in ("postgresql", "postgres"):
-            raise StoreError(
-                f"{url.render_as_string(hide_password=True)}: only SQLite files and postgresql:// "
-                "URLs can hold runs"
-            )
-        return cls(location, url.render_as_string(hide_password=True), url=url)
+            raise StoreError(f"{label}: only SQLite files and postgresql:// URLs can hold runs")
+        return cls(location, label, url=url)
 
     @property
     def is_memory(self) -> bool:
