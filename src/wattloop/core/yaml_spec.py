@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 Place = tuple[str | int, ...]
+MOST_FIELDS = 100_000
+"""Of a short text: aliases of aliases could make any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,10 @@ def load_yaml(text: str, name: str) -> YamlWithLines:
         if root.id != "mapping":
             raise ConfigError(f"{name}:1: write 'key: value' lines, not a {root.id}")
         lines: dict[Place, int] = {}
-        _note_lines(name, root, (), lines)
+        _note_lines(name, root, (), lines, max(MOST_FIELDS, len(text)))
         return YamlWithLines(name, loader.construct_document(root), lines)
+    except RecursionError:
+        raise ConfigError(f"{name}: nested too deeply, or within itself") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
@@ -82,11 +86,13 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
 
 
-def _note_lines(name: str, node: Any, place: Place, lines: dict[Place, int]) -> None:
+def _note_lines(name: str, node: Any, place: Place, lines: dict[Place, int], most: int) -> None:
+    if len(lines) > most:  # a text has fewer fields than letters
+        raise ConfigError(f"{name}: its aliases (*name) make more than {most:,} fields; use fewer")
     if node.id == "sequence":
         for number, item in enumerate(node.value):
             lines[*place, number] = item.start_mark.line + 1
-            _note_lines(name, item, (*place, number), lines)
+            _note_lines(name, item, (*place, number), lines, most)
     if node.id != "mapping":
         return
     for key, value in node.value:
@@ -98,7 +104,7 @@ def _note_lines(name: str, node: Any, place: Place, lines: dict[Place, int]) -> 
                 "one"
             )
         lines[here] = line
-        _note_lines(name, value, here, lines)
+        _note_lines(name, value, here, lines, most)
 
 
 Fault = tuple[tuple[str | int, ...], str]
