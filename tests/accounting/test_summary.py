@@ -24,8 +24,8 @@ STATED = Settings(zone="FRA", tariff_per_kwh=0.2, pue=1.3)
 def test_the_line_fits_a_log_and_says_everything():
     """Energy, uncertainty, time, parts with weak provenance, carbon, cost, efficiency."""
     assert account(RUN, STATED).line == (
-        "wattloop: 12.4 kJ (3.44 Wh) ±0.3% in 1 min 01 s | cpu 4.10 kJ gpu 8.00 kJ dram 300 J "
-        "(modelled) | from the grid 24.6 kJ (modelled, PUE 1.3): 0.383 g CO2e FRA 2023, "
+        "wattloop: 3.44 Wh (12.4 kJ) ±0.3% in 1 min 01 s | cpu 1.14 Wh gpu 2.22 Wh dram 0.0833 Wh "
+        "(modelled) | from the grid 6.84 Wh (modelled, PUE 1.3): 0.383 g CO2e FRA 2023, "
         "0.0014 EUR | efficiency 0.49 medium"
     )
 

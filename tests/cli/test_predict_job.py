@@ -21,7 +21,7 @@ def test_every_placement_with_its_energy_and_the_best(
     out, said = capsys.readouterr()
     rows = [line for line in out.splitlines() if " x " in line]
     assert len(rows) == 8 and sum("best" in row for row in rows) == 1
-    assert all(" kWh (" in row for row in rows)
+    assert all("Wh (" in row for row in rows)
     assert "resnet-50 tf32: known from comment" in said
 
 

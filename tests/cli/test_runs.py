@@ -13,7 +13,7 @@ import pytest
 import wattloop
 from tests.cli.conftest import Machine
 from tests.integrations.test_stored_steps import PHASES
-from wattloop.cli.commands.runs.view import print_run
+from wattloop.cli.commands.runs.view import print_brief, print_run
 from wattloop.cli.main import main
 from wattloop.store.database import open_store
 from wattloop.store.experiments import Experiment, create_experiment
@@ -126,6 +126,21 @@ def test_list_shows_and_filters(two: Path, capsys: pytest.CaptureFixture[str]) -
     assert data_of(capsys, "list", "--limit", "1")["more"] is True
     assert main(["runs", "list", "--status", "died"]) == 0
     assert "no run matches" in capsys.readouterr().err
+
+
+def test_the_list_of_several_users_names_them(
+    two: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shared store says whose each run is; a store of one user has no such column."""
+    assert main(["runs", "list"]) == 0
+    assert "user" not in capsys.readouterr().out.splitlines()[0].split()
+    third = header("20270117-080000-cccccc", name="hers", user="mei")
+    write_journal(journal_directory(str(two)), third["run_id"], head=third, end=ended())
+    assert main(["runs", "list", "--sort", "energy"]) == 0
+    head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    users = {row[1]: row[head.index("user")] for row in rows}
+    assert users == {"hers": "mei", "tuned": "ada", "train": "ada"}
+    assert {r["name"]: r["user"] for r in data_of(capsys, "list")["runs"]} == users
 
 
 @pytest.mark.parametrize(
@@ -443,3 +458,12 @@ def test_steps_and_epochs_are_counted_apart(capsys: pytest.CaptureFixture[str]) 
     steps = [{"kind": "step"}] * 48 + [{"kind": "epoch"}] * 3
     print_run(RunRecord(run_id="20270115-080000-aaaaaa"), [], steps)
     assert "3 epochs, 48 steps; export them" in capsys.readouterr().out
+    print_brief(RunRecord(run_id="20270115-080000-aaaaaa"), [], steps)
+    assert "3 epochs, 48 steps; all of it with -v" in capsys.readouterr().out
+
+
+def test_a_program_on_the_command_line_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Promise: ten lines, also of `python -c` with a program of several lines."""
+    record = RunRecord(run_id="20270115-080000-aaaaaa", command=["python", "-c", "a = 1\nb = 2"])
+    print_brief(record, [], [])
+    assert "command   python -c 'a = 1\\nb = 2'\n" in capsys.readouterr().out

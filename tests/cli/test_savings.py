@@ -38,16 +38,16 @@ def test_sum_and_evidence(here: Machine, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["savings"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(
-        "saved       0.400 (0.358 to 0.442) kWh\n"
+        "saved       400 (358 to 442) Wh\n"
         "            20.0% (18.3 to 21.7%) of the GPU energy of 2 runs\n"
         "time        +2.0% (1.3 to 2.7%)\n"
     )
-    assert "rest of the nodes in it: 42.4 kJ (11.8 Wh), not subtracted" in text
+    assert "rest of the nodes in it: 11.8 Wh (42.4 kJ), not subtracted" in text
     assert "money       0.120 (0.107 to 0.133) EUR\n" in text
     assert "CO2e        60.0 g (53.6 g to 66.4 g)\n" in text
-    assert "could save  0.120 (0.040 to 0.200) kWh, modelled; 1 run where nothing was set" in text
+    assert "could save  120 (40 to 200) Wh, modelled; 1 run where nothing was set" in text
     assert "12 + 140" in text
-    assert "could have saved 0.120 (0.040 to 0.200) kWh: permission denied" in text
+    assert "could have saved 120 (40 to 200) Wh: permission denied" in text
 
 
 def test_groups_and_since(here: Machine, capsys: pytest.CaptureFixture[str]) -> None:

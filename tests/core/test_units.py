@@ -3,15 +3,19 @@
 import pytest
 
 from wattloop.core.units import (
+    energy_range,
     format_change,
     format_duration,
     format_edp,
     format_energy,
+    format_error,
     format_mass,
+    format_money,
     format_number,
     format_power,
     format_share,
     kwh_from_joules,
+    short_energy,
     wh_from_joules,
 )
 
@@ -28,10 +32,13 @@ def test_conversions() -> None:
         (0.0, "0 J"),
         (12.345, "12.3 J"),
         (-5.0, "-5.00 J"),
-        (4_560.0, "4.56 kJ (1.27 Wh)"),
-        (7.89e6, "7.89 MJ (2.19 kWh)"),
-        (2.5e9, "2.50 GJ (694 kWh)"),
-        (0.5, "0.5 J"),
+        (1_430.0, "1.43 kJ (0.397 Wh)"),
+        (4_560.0, "1.27 Wh (4.56 kJ)"),
+        (-4_560.0, "-1.27 Wh (-4.56 kJ)"),
+        (7.89e6, "2.19 kWh (7.89 MJ)"),
+        (2.5e9, "694 kWh (2.50 GJ)"),
+        (2.5e10, "6.94 MWh (25.0 GJ)"),
+        (0.24, "0.240 J"),
         (0.05, "50.0 mJ"),
         (8.17e-4, "0.817 mJ"),
         (-3e-5, "-30.0 µJ"),
@@ -39,8 +46,39 @@ def test_conversions() -> None:
     ],
 )
 def test_energy_for_people(joules: float, text: str) -> None:
-    """Three digits, and watt-hours beside kilojoules."""
+    """Three digits; watt-hours from the first one on, and joules next to them."""
     assert format_energy(joules) == text
+    assert short_energy(joules) == text.partition(" (")[0]
+
+
+def test_energies_next_to_each_other_have_one_unit() -> None:
+    """A part is in joules where the whole is, else in watt-hours, and an interval has one unit."""
+    assert short_energy(136.8, 4_560.0) == "0.0380 Wh"
+    assert short_energy(136.8, 1_430.0) == "0.137 kJ"
+    assert short_energy(3_700.0, 3_500.0) == "3.70 kJ"
+    assert short_energy(23.7, 1_430.0) == "23.7 J"
+    assert short_energy(1.87e-4, 7.06e-5) == "187 µJ"
+    assert short_energy(4_560.0, 7.89e6) == "1.27 Wh"
+    assert energy_range(3_240.0, 5_040.0) == "0.900 to 1.40 Wh"
+    assert energy_range(3_240.0, 5_040.0, 3_500.0) == "3.24 to 5.04 kJ"
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (1_234.5, "1,234.50"),
+        (0.0996, "0.10"),
+        (0.042, "0.042"),
+        (0.0012, "0.0012"),
+        (1.7e-6, "< 0.001"),
+        (-1.7e-6, "> -0.001"),
+        (-3.0, "-3.00"),
+        (0.0, "0.00"),
+    ],
+)
+def test_money_for_people(amount: float, text: str) -> None:
+    """Cents, two digits of less, and never an exponent or a zero that is none."""
+    assert format_money(amount) == text
 
 
 @pytest.mark.parametrize(
@@ -84,7 +122,7 @@ def test_numbers_for_people(value: float, digits: int, text: str) -> None:
 
 def test_large_figures_are_grouped_everywhere() -> None:
     """Beyond the largest unit, thousands have their comma, too."""
-    assert format_energy(3.207e12) == "3,207 GJ (890,833 kWh)"
+    assert format_energy(3.207e12) == "891 MWh (3,207 GJ)"
     assert format_edp(3.207e12) == "3,207 GJ s"
     assert format_edp(4_560.0) == "4.56 kJ s"
     assert format_power(2.5e7) == "25,000 kW"
@@ -98,7 +136,7 @@ def test_a_spread_that_rounds_to_nothing_is_left_out() -> None:
 def test_power_and_mass_for_people() -> None:
     """Kilo from a thousand on."""
     assert (format_power(5.2), format_power(1_400.0)) == ("5.20 W", "1.40 kW")
-    assert (format_mass(0.42), format_mass(1_300.0)) == ("0.42 g", "1.30 kg")
+    assert (format_mass(0.42), format_mass(1_300.0)) == ("0.420 g", "1.30 kg")
     assert (format_mass(0.0081), format_power(0.02)) == ("8.10 mg", "20.0 mW")
 
 
@@ -138,3 +176,12 @@ def test_shares_for_people(share: float, decimals: int, text: str) -> None:
 def test_change_for_people(change: float, spread: float, text: str) -> None:
     """Per cent while they say something, then how many times as much."""
     assert format_change(change, spread) == text
+
+
+def test_errors_for_people() -> None:
+    """The same digits wherever an uncertainty is relative."""
+    assert [format_error(*each) for each in ((3.0, 1_000.0), (69.4, -100.0), (1.0, 0.0))] == [
+        "0.3%",
+        "69%",
+        "?",
+    ]

@@ -373,8 +373,8 @@ def test_savings_are_on_the_first_page_and_the_run_page(place: Path, client: Tes
     with TestClient(create_app(ServeOptions(store=str(place)))) as reader:
         page = reader.get("/").text
         assert "Proven in 30 days" in page
-        assert "0.200 (0.170 to 0.230) kWh" in page
-        assert "1 run could have saved 0.120 (0.040 to 0.200) kWh (modelled)" in page
+        assert "200 (170 to 230) Wh" in page
+        assert "1 run could have saved 120 (40 to 200) Wh (modelled)" in page
         page = reader.get("/runs/saved").text
         assert "20.0% (17.5 to 22.3%) of GPU energy" in page
         assert "12 slices at the reference, 140 others" in page

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^# ([\w-]+\.(?:py|yaml|csv))\n")
 NUMBER = r"[-+]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?"
-UNIT = r"(?:[µmkM]?J|[µumn]?s|min|h|[mk]?Wh?|[mk]?g)"
+UNIT = r"(?:[µmkM]?J|[µumn]?s|min|h|[mkM]?Wh?|[mk]?g)"
 IDENTIFIER = r"\d{8}-\d{6}-[0-9a-f]+"
 TOKEN = re.compile(
     rf"(?P<rest>\.\.\.)|(?P<identifier>{IDENTIFIER})|(?P<amount>{NUMBER} {UNIT}(?![\w/]))"
@@ -36,7 +36,8 @@ TOKEN = re.compile(
 ANY = {"rest": ".*", "identifier": IDENTIFIER, "number": NUMBER, "space": r"\s+"}
 MARKS = re.compile(
     r" \(within (?:uncertainty|noise)\)|(?<=\S) [*?](?=\s|$)"
-    r"|(?<=J) \([\d.]+ [mk]?Wh\)"  # only large energies have them: a busy machine takes longer
+    # only large energies have them: a busy machine takes longer
+    r"|(?<=J) \([\d.]+ Wh\)|(?<=Wh) \([\d.]+ [kMG]J\)"
 )
 SHELL = re.compile(r"[|<>&;*?$`\\]")
 QUIET = re.compile(r"wattloop: (?:warning: )?(?:beginning|the machine is not quiet|left out: )")

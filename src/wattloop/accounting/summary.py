@@ -18,9 +18,11 @@ from wattloop.core.units import (
     J_PER_WH,
     format_duration,
     format_energy,
+    format_error,
     format_mass,
-    format_share,
+    format_money,
     kwh_from_joules,
+    short_energy,
 )
 
 
@@ -168,7 +170,7 @@ STRONG = (Provenance.MEASURED,)
 
 
 def summary_line(accounting: "Accounting") -> str:
-    """`wattloop: 12.4 kJ (3.44 Wh) ±0.3% in 61.2 s | cpu 4.1 kJ gpu 8.0 kJ | ...`."""
+    """`wattloop: 3.44 Wh (12.4 kJ) ±0.3% in 61.2 s | cpu 1.14 Wh gpu 2.30 Wh | ...`."""
     parts = (
         _total(accounting.result),
         _scopes(accounting.result),
@@ -183,7 +185,7 @@ def _total(result: WindowResult) -> str:
     energy_j = result.energy_j
     if energy_j is None:
         return f"nothing measured in {lasted}"
-    share = f" ±{_percent(result.uncertainty_j / abs(energy_j))}" if energy_j else ""
+    share = f" ±{format_error(result.uncertainty_j, energy_j)}" if energy_j else ""
     return f"{format_energy(energy_j)}{share} in {lasted}"
 
 
@@ -198,7 +200,7 @@ def _scopes(result: WindowResult) -> str:
         ]
         weakest = Provenance.weakest(parts)
         weak = "" if weakest in STRONG else f" ({weakest.value})"
-        words.append(f"{scope.value} {_short(energy_j)}{weak}")
+        words.append(f"{scope.value} {short_energy(energy_j, result.energy_j)}{weak}")
     words += [f"{name} missing" for name in dict.fromkeys(m.name for m in result.missing)]
     return " ".join(words)
 
@@ -217,7 +219,7 @@ def _grid(accounting: "Accounting") -> str:
     weak = [] if facility.provenance in STRONG else [facility.provenance.value]
     hints = [*weak, *([f"PUE {facility.pue:g}"] if facility.pue != 1 else [])]
     how = f" ({', '.join(hints)})" if hints else ""
-    return f"from the grid {_short(facility.energy_j)}{how}: {', '.join(words)}"
+    return f"from the grid {short_energy(facility.energy_j)}{how}: {', '.join(words)}"
 
 
 def _efficiency(efficiencies: Sequence[Efficiency]) -> str:
@@ -230,23 +232,9 @@ def _efficiency(efficiencies: Sequence[Efficiency]) -> str:
     return f"efficiency {node.value:.2f} {node.label.value}{extra}"
 
 
-def _short(energy_j: float) -> str:
-    """Joules without the watt-hours in brackets."""
-    return format_energy(energy_j).partition(" (")[0]
-
-
 def _carbon(mass_g: float) -> str:
     """`1.2 g CO2e`."""
     return f"{format_mass(mass_g)} CO2e"
-
-
-def format_money(amount: float) -> str:
-    """`16.72`; a small amount has two digits: `0.0073`."""
-    return f"{amount:,.2f}" if amount >= 0.1 else f"{amount:.2g}"
-
-
-def _percent(share: float) -> str:
-    return format_share(share, 1 if share < 0.1 else 0)
 
 
 NO_IDLE = "application energy is not known: fit this machine's idle line with 'wattloop idle'"

@@ -16,7 +16,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.results import Missing, WindowResult
 from wattloop.core.text import escaped
-from wattloop.core.units import format_energy, format_power
+from wattloop.core.units import format_energy, format_power, short_energy
 
 if TYPE_CHECKING:
     from wattloop.core.table import Table
@@ -374,7 +374,7 @@ def domain_rows(result: WindowResult) -> list[tuple[str, ...]]:
             (
                 domain.name if domain.in_total else f"{domain.name} (in another)",
                 UNKNOWN if energy_j is None else format_energy(energy_j),
-                UNKNOWN if energy_j is None else short_energy(domain.uncertainty_j),
+                UNKNOWN if energy_j is None else short_energy(domain.uncertainty_j, energy_j),
                 UNKNOWN if power_w is None else format_power(power_w),
                 domain.provenance.value,
                 domain.source,
@@ -389,8 +389,3 @@ def remarks(missing: Iterable[Missing], warnings: Iterable[str]) -> list[str]:
         remedy = f"; {part.remedy}" if part.remedy else ""
         lines.append(f"missing {part.name}: {part.reason}{remedy}")
     return lines + [f"note: {warning}" for warning in warnings]
-
-
-def short_energy(energy_j: float) -> str:
-    """Format joules without watt-hours."""
-    return format_energy(energy_j).partition(" (")[0]

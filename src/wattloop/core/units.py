@@ -21,16 +21,69 @@ def kwh_from_joules(energy_j: float) -> float:
     return energy_j / J_PER_KWH
 
 
+ENERGY_UNITS: tuple[tuple[str, float], ...] = (
+    *(("nJ", 1e-9), ("µJ", 1e-6), ("mJ", 1e-3), ("J", 1.0), ("kJ", 1e3)),
+    *(("Wh", J_PER_WH), ("kWh", J_PER_KWH), ("MWh", 1e3 * J_PER_KWH)),
+)
+"""Units in which people read an energy: joules below a watt-hour, above it those of a bill."""
+
+
+def energy_unit(energy_j: float) -> tuple[str, float]:
+    """Return the unit for an energy of this size, and its joules."""
+    size = abs(energy_j)
+    if size >= 1_000:
+        return next(each for each in reversed(ENERGY_UNITS[4:]) if size >= each[1])
+    fits = (each for each in ENERGY_UNITS[3::-1] if size >= 0.1 * each[1])
+    return next(fits, ENERGY_UNITS[0]) if size else ENERGY_UNITS[3]
+
+
+def short_energy(energy_j: float, like_j: float | None = None) -> str:
+    """An energy in one unit, for tables: `12.3 J`, `1.27 Wh`, `2.19 kWh`.
+
+    Args:
+        energy_j: what to show.
+        like_j: an energy next to it, such as the whole that it is a part or the uncertainty of:
+            its unit is used for a tenth to a thousand of it, else one of the same family, joules or
+            watt-hours.
+    """
+    size, unit = abs(energy_j), energy_unit(energy_j)
+    if like_j is not None:
+        like = energy_unit(like_j)
+        if 0.1 <= size / like[1] < 1_000:
+            unit = like
+        elif (size < J_PER_WH) != (abs(like_j) < J_PER_WH):
+            unit = ENERGY_UNITS[5 if size < J_PER_WH else 4]
+    return _in_unit(energy_j, unit)
+
+
+def energy_range(low_j: float, high_j: float, like_j: float | None = None) -> str:
+    """An interval in the unit of `like_j`, or of its upper end: `238 to 595 Wh`."""
+    unit = energy_unit(high_j if like_j is None else like_j)
+    return f"{_in_unit(low_j, unit).partition(' ')[0]} to {_in_unit(high_j, unit)}"
+
+
+def _in_unit(energy_j: float, unit: tuple[str, float]) -> str:
+    return f"{_three(energy_j / unit[1])} {unit[0]}"
+
+
 def format_energy(energy_j: float) -> str:
-    """Joules for people: `0.817 mJ`, `12.3 J`, `4.56 kJ (1.27 Wh)`, `7.89 MJ (2.19 kWh)`."""
-    if abs(energy_j) < 1_000:
-        return _scaled(energy_j, "J")
+    """An energy in the unit of `short_energy`, and from 1 kJ on in the other one, too:
+    `0.817 mJ`, `12.3 J`, `1.43 kJ (0.398 Wh)`, `1.27 Wh (4.56 kJ)`, `2.19 kWh (7.89 MJ)`.
+    """
+    size, short = abs(energy_j), short_energy(energy_j)
+    if size < 1_000:
+        return short
     wh = wh_from_joules(energy_j)
-    as_wh = f"{_three(wh)} Wh" if abs(wh) < 1_000 else f"{_three(wh / 1_000)} kWh"
-    for limit, scale, unit in ((1e6, 1e3, "kJ"), (1e9, 1e6, "MJ"), (float("inf"), 1e9, "GJ")):
-        if abs(energy_j) < limit:
-            return f"{_three(energy_j / scale)} {unit} ({as_wh})"
-    raise AssertionError("unreachable")
+    return f"{short} ({_three(wh)} Wh)" if size < J_PER_WH else f"{short} ({_joules(energy_j)})"
+
+
+def _joules(energy_j: float) -> str:
+    size = abs(energy_j)
+    if size < 1_000:
+        return short_energy(energy_j)
+    steps = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"))
+    scale, unit = next(each for each in steps if size >= each[0])
+    return f"{_three(energy_j / scale)} {unit}"
 
 
 def format_power(power_w: float) -> str:
@@ -42,14 +95,22 @@ def format_power(power_w: float) -> str:
 
 def format_edp(edp_js: float) -> str:
     """Energy x time for people: `4.56 kJ s`."""
-    return f"{format_energy(edp_js).partition(' (')[0]} s"
+    return f"{_joules(edp_js)} s"
 
 
 def format_mass(mass_g: float) -> str:
-    """Grams for people: `8.10 mg`, `0.42 g`, `1.30 kg`."""
+    """Grams for people: `8.10 mg`, `0.420 g`, `1.30 kg`."""
     if abs(mass_g) < 1_000:
         return _scaled(mass_g, "g")
     return f"{_three(mass_g / 1_000)} kg"
+
+
+def format_money(amount: float) -> str:
+    """An amount for people: `1,234.50`, `0.042`; `< 0.001` where even that says nothing."""
+    size = abs(amount)
+    if 0 < size < 0.001:
+        return "< 0.001" if amount > 0 else "> -0.001"
+    return f"{amount:#.2g}" if 0 < size < 0.0995 else f"{amount:,.2f}"
 
 
 def format_bytes(size_b: float) -> str:
@@ -73,6 +134,12 @@ def format_share(share: float, decimals: int = 1) -> str:
     if 0 < abs(share) < least / 2:
         return f"< {least:.{decimals}%}"
     return f"{share:.{decimals}%}"
+
+
+def format_error(error: float, value: float) -> str:
+    """An uncertainty relative to its value: `0.3%`, `69%`."""
+    share = abs(error / value) if value else math.nan
+    return "?" if math.isnan(share) else format_share(share, 1 if share < 0.1 else 0)
 
 
 def format_change(change: float, spread: float = 0.0) -> str:
@@ -120,7 +187,7 @@ def iso_time(wall_s: float | None) -> str | None:
 
 
 def _scaled(value: float, unit: str) -> str:
-    """Format with the prefix that leaves no run of zeros: `0.5 J`, `50.0 mJ`, `0.817 mJ`."""
+    """Format with the prefix that leaves no run of zeros: `0.500 J`, `50.0 mJ`, `0.817 mJ`."""
     size = abs(value)
     for prefix, scale in (("", 1.0), ("m", 1e-3), ("µ", 1e-6)):
         if size >= 0.1 * scale or size == 0:
@@ -140,7 +207,7 @@ def _three(value: float) -> str:
     if size >= 0.9995:
         return f"{value:.2f}"
     if size >= 0.001:
-        return f"{value:.3g}"
+        return f"{value:#.3g}"
     return f"{value:.2e}"
 
 

@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from wattloop.core.units import format_duration, format_energy, format_number, format_share
+from wattloop.core.units import (
+    format_duration,
+    format_energy,
+    format_number,
+    format_share,
+    short_energy,
+)
 
 Span = tuple[float, float]
 
@@ -123,9 +129,10 @@ def format_totals(totals: StepTotals) -> list[str]:
 
 def _format_shares(totals: StepTotals) -> str:
     whole_s = sum(phase.time_s for phase in totals.phases)
+    whole_j = sum(phase.energy_j or 0.0 for phase in totals.phases)
     return ", ".join(
         f"{phase.name} {format_share(phase.time_s / whole_s, 0)}"
-        + ("" if phase.energy_j is None else f" ({format_energy(phase.energy_j)})")
+        + ("" if phase.energy_j is None else f" ({short_energy(phase.energy_j, whole_j)})")
         for phase in sorted(totals.phases, key=lambda phase: -phase.time_s)
         if phase.time_s >= 0.005 * whole_s
     )

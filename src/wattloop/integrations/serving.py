@@ -14,7 +14,13 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import shape_fault
-from wattloop.core.units import format_duration, format_energy, format_number, format_share
+from wattloop.core.units import (
+    format_duration,
+    format_energy,
+    format_number,
+    format_share,
+    short_energy,
+)
 
 if TYPE_CHECKING:
     from wattloop.measure.session import Session
@@ -127,11 +133,11 @@ def format_serving(totals: ServingTotals) -> list[str]:
         rates.append(f"{format_number(costs['generated_tokens_per_s_per_w'])} tokens/s per W")
     if totals.idle_s is not None and totals.duration_s > 0:
         share = f"idle {format_share(totals.idle_s / totals.duration_s, 0)}"
-        rates.append(share + ("" if not totals.idle_j else f" ({format_energy(totals.idle_j)})"))
+        rates.append(share + ("" if not totals.idle_j else f" ({short_energy(totals.idle_j)})"))
     if totals.startup_s is not None:
         text = f"start-up {format_duration(totals.startup_s)}"
         startup_j = totals.startup_j
-        rates.append(text + ("" if startup_j is None else f" ({format_energy(startup_j)})"))
+        rates.append(text + ("" if startup_j is None else f" ({short_energy(startup_j)})"))
     return [*lines, *([", ".join(rates)] if rates else []), *notes]
 
 

@@ -9,17 +9,21 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattloop.accounting.carbon import Intensity, find_intensity
-from wattloop.accounting.summary import GpuPrice, format_money
+from wattloop.accounting.summary import GpuPrice
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Scope, picked
 from wattloop.core.settings import Settings
 from wattloop.core.table import Table
 from wattloop.core.units import (
+    energy_range,
     format_bytes,
     format_duration,
+    format_energy,
     format_mass,
+    format_money,
     format_power,
     kwh_from_joules,
+    short_energy,
 )
 from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.cap_curve import static_power
@@ -429,8 +433,8 @@ def job_table(found: JobOnGpu) -> Table:
     rows = [
         _compared("time", job.duration_s, found.time_s, format_duration),
         _compared("power per GPU", was_w, found.power_w, format_power),
-        _compared("energy", job.energy_j, found.energy_j, _kwh),
-        _compared("from the grid", job.facility_j, found.facility_j, _kwh),
+        _compared("energy", job.energy_j, found.energy_j, short_energy),
+        _compared("from the grid", job.facility_j, found.facility_j, short_energy),
     ]
     if priced.cost is not None and found.cost is not None:
         rows.append(_compared("cost", priced.cost.value, found.cost, money))
@@ -455,16 +459,11 @@ def _compared(
 
 def interval_text(low: float, high: float, shown: Callable[[float], str]) -> str:
     """Format an interval: `170 to 195 ms`."""
-    one, other = shown(low).partition(" (")[0], shown(high).partition(" (")[0]
+    if shown in (format_energy, short_energy):
+        return energy_range(low, high)
+    one, other = shown(low), shown(high)
     number, _, unit = one.partition(" ")
     return f"{number} to {other}" if other.partition(" ")[2] == unit else f"{one} to {other}"
-
-
-def _kwh(energy_j: float) -> str:
-    """`2.50 kWh`, or `93.1 Wh`: two units, so that columns are easily compared."""
-    kwh = kwh_from_joules(energy_j)
-    value, unit = (kwh, "kWh") if kwh >= 0.1 else (1_000 * kwh, "Wh")
-    return f"{value:,.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"
 
 
 def _time_ratio(own: Gpu, other: Gpu) -> PredictedAmount:

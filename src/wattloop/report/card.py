@@ -20,6 +20,7 @@ from wattloop.core.settings import Settings
 from wattloop.core.units import (
     format_duration,
     format_energy,
+    format_error,
     format_mass,
     format_number,
     format_share,
@@ -353,12 +354,13 @@ def _training(record: RunRecord) -> Iterator[CardFigure]:
         yield CardFigure("training_energy", "Energy", None, "J", NOT_KNOWN, "", reason)
     else:
         covers = ", ".join(domain.name for domain in result.counted)
+        shown = format_energy(result.energy_j)
         yield CardFigure(
             "training_energy",
             "Energy",
             result.energy_j,
             "J",
-            f"{format_energy(result.energy_j)} ± {_percent(result.uncertainty_j, result.energy_j)}",
+            f"{shown} ± {format_error(result.uncertainty_j, result.energy_j)}",
             _how(result),
             f"of {covers}",
         )
@@ -434,7 +436,7 @@ def _inference(inference: Inference | None) -> Iterator[CardFigure]:
     if inference.energy_j is None:
         yield CardFigure(*keys[0][:2], None, "J", NOT_KNOWN, "", inference.reason)
     else:
-        off = _percent(inference.uncertainty_j, inference.energy_j)
+        off = format_error(inference.uncertainty_j, inference.energy_j)
         shown = f"{format_energy(inference.energy_j)} ± {off}"
         yield CardFigure(*keys[0][:2], inference.energy_j, "J", shown, inference.provenance, of)
     if inference.latency_s is None:
@@ -478,10 +480,6 @@ def _missing(result: WindowResult | None) -> tuple[Missing, ...]:
 
 def _how(result: WindowResult) -> str:
     return "" if result.provenance is None else result.provenance.value
-
-
-def _percent(part: float, whole: float) -> str:
-    return "?" if not whole else format_share(abs(part / whole))
 
 
 HEADERS = ("", "figure", "how", "from")

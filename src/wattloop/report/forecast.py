@@ -8,9 +8,11 @@ from wattloop.core.units import (
     format_duration,
     format_energy,
     format_mass,
+    format_money,
     format_number,
     format_power,
     format_share,
+    short_energy,
 )
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.parallel.plan import Plan
@@ -32,8 +34,8 @@ def forecast_blocks(found: Forecast) -> list[Block]:
         ),
         Fact(
             "Energy per step",
-            format_energy(step.energy_j).partition(" (")[0],
-            _between(step.energy_interval, lambda j: format_energy(j).partition(" (")[0]),
+            short_energy(step.energy_j),
+            _between(step.energy_interval, lambda j: short_energy(j, step.energy_j)),
         ),
         Fact("Throughput", f"{format_number(found.throughput_samples_s)} samples/s"),
         Fact("Bound by", step.regime.value.removesuffix("-bound")),
@@ -72,9 +74,11 @@ def _run_blocks(run: RunTotal) -> list[Block]:
         Fact(f"Energy of {steps}, {whose}", *_amounts(run.energy_j, format_energy)),
     ]
     if run.cost is not None:
-        facts.append(Fact("Cost", *_amounts(run.cost, lambda x: f"{x:,.2f} {run.currency}")))
+        facts.append(
+            Fact("Cost", *_amounts(run.cost, lambda x: f"{format_money(x)} {run.currency}"))
+        )
     if run.gpu_cost is not None:
-        text = _amounts(run.gpu_cost, lambda x: f"{x:,.2f} {run.currency}")
+        text = _amounts(run.gpu_cost, lambda x: f"{format_money(x)} {run.currency}")
         facts.append(Fact("Hours of the GPUs", *text))
     if run.carbon_g is not None:
         facts.append(Fact("CO2e", *_amounts(run.carbon_g, format_mass)))
@@ -125,8 +129,8 @@ def serving_blocks(found: ServingForecast, best: ServingForecast | None = None) 
         Fact("Between tokens", format_duration(found.token_s)),
         Fact("Throughput", f"{format_number(found.tokens_s)} tokens/s"),
         Fact("Power", format_power(found.power_w), f"of {asked.tp} x {found.gpu.product}"),
-        Fact("Energy per token", format_energy(found.token_j).partition(" (")[0]),
-        Fact("Energy per request", format_energy(found.request_j).partition(" (")[0]),
+        Fact("Energy per token", short_energy(found.token_j)),
+        Fact("Energy per request", short_energy(found.request_j)),
         Fact(
             "Memory per GPU",
             format_bytes(found.memory_bytes),
@@ -173,7 +177,7 @@ def plan_blocks(found: Plan) -> list[Block]:
         Fact("Step", format_duration(best.step_s), _between(best.step_interval, format_duration)),
         Fact("Throughput", f"{format_number(best.tokens_s)} tokens/s"),
         Fact("Power per GPU", format_power(best.power_w)),
-        Fact("Energy per token", format_energy(best.token_j).partition(" (")[0]),
+        Fact("Energy per token", short_energy(best.token_j)),
         Fact("Memory per GPU", format_bytes(best.memory_bytes)),
     )
     bars = {
@@ -188,7 +192,7 @@ def plan_blocks(found: Plan) -> list[Block]:
             (
                 str(each.layout), str(each.question.micro_batch), each.question.checkpointing,
                 format_number(each.tokens_s), format_power(each.power_w),
-                format_energy(each.token_j).partition(" (")[0], format_bytes(each.memory_bytes),
+                short_energy(each.token_j), format_bytes(each.memory_bytes),
             )
             for each in found.forecasts[:MOST_LAYOUTS]
         ),

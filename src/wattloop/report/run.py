@@ -6,11 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from wattloop.accounting.energy_delay import dcie
-from wattloop.accounting.summary import format_money
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
 from wattloop.cap.saver.proof import format_percent
-from wattloop.cap.saver.totals import format_interval, format_kwh, run_saving
+from wattloop.cap.saver.totals import format_interval, format_saved, run_saving
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
@@ -18,10 +17,13 @@ from wattloop.core.table import Table
 from wattloop.core.units import (
     format_duration,
     format_energy,
+    format_error,
     format_mass,
+    format_money,
     format_number,
     format_power,
     format_share,
+    short_energy,
 )
 from wattloop.integrations.run_phases import StepTotals
 from wattloop.integrations.serving import (
@@ -88,7 +90,7 @@ def sensors(record: RunRecord) -> Table:
             (
                 domain.name + ("" if domain.in_total else " (within another)"),
                 _or_dash(energy_j, format_energy),
-                "–" if energy_j is None else f"± {_percent(domain.uncertainty_j, energy_j)}",
+                "–" if energy_j is None else f"± {format_error(domain.uncertainty_j, energy_j)}",
                 _or_dash(power_w, format_power),
                 "–" if domain.tdp_w is None else format_power(domain.tdp_w),
                 domain.provenance.value,
@@ -180,7 +182,7 @@ def windows_table(windows: Sequence[WindowResult]) -> Table | None:
             _or_dash(window.energy_j, format_energy),
             "–"
             if window.energy_j is None
-            else f"± {_percent(window.uncertainty_j, window.energy_j)}",
+            else f"± {format_error(window.uncertainty_j, window.energy_j)}",
         )
         for window in windows[:WINDOWS_SHOWN]
     )
@@ -295,7 +297,7 @@ def saving_blocks(record: RunRecord) -> list[Block]:
     facts = []
     if saving.saved_j is not None and saving.saved_pct is not None:
         share = f"{format_percent(saving.saved_pct)} of GPU energy"
-        facts.append(Fact("Saved", format_kwh(saving.saved_j), share))
+        facts.append(Fact("Saved", format_saved(saving.saved_j), share))
     if saving.slowdown_pct is not None:
         facts.append(Fact("Time", format_percent(saving.slowdown_pct, "+")))
     if saving.cost is not None:
@@ -303,7 +305,7 @@ def saving_blocks(record: RunRecord) -> list[Block]:
     if saving.carbon_g is not None:
         facts.append(Fact("CO2e saved", format_mass(saving.carbon_g.value)))
     if saving.expected_j is not None:
-        could = format_kwh(saving.expected_j)
+        could = format_saved(saving.expected_j)
         facts.append(Fact("Could have saved", could, "modelled; nothing was set"))
     facts.append(Fact("Setting", saving.setting, saving.state.value))
     if saving.pairs:
@@ -315,10 +317,6 @@ def saving_blocks(record: RunRecord) -> list[Block]:
 
 def _or_dash(value: float | None, shown: Any) -> str:
     return "–" if value is None else str(shown(value))
-
-
-def _percent(part: float, whole: float) -> str:
-    return "?" if not whole else format_share(abs(part / whole))
 
 
 PARTS = {"gpu": "GPUs", "cpu": "CPUs", "dram": "memory", "node": "node"}
@@ -389,7 +387,7 @@ def _short(record: RunRecord) -> list[Block]:
     result = record.result
     facts = []
     if result is not None and result.energy_j is not None:
-        sure = f"± {format_energy(result.uncertainty_j).partition(' (')[0]}"
+        sure = f"± {short_energy(result.uncertainty_j, result.energy_j)}"
         kind = result.provenance.value if result.provenance else ""
         part = "" if result.complete else "; a part is missing"
         facts.append(Fact("Energy", format_energy(result.energy_j), f"{sure}, {kind}{part}"))

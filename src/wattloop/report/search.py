@@ -8,7 +8,13 @@ from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import RunTable as AnalyzeTable
 from wattloop.core.errors import ConfigError
 from wattloop.core.table import Table
-from wattloop.core.units import format_duration, format_energy, format_number, format_power
+from wattloop.core.units import (
+    format_duration,
+    format_energy,
+    format_number,
+    format_power,
+    short_energy,
+)
 from wattloop.report.document import Block, Chart, Document, Fact, Facts, Note, Paragraph, Section
 from wattloop.report.stored_results import read_search, search_table
 from wattloop.store.database import Store
@@ -185,7 +191,7 @@ def _short(summary: SearchSummary) -> list[Block]:
         share = _saved_share(summary)
         facts.append(Fact("Saved against the default", format_energy(summary.saved_j), share))
     if summary.energy_j is not None:
-        sure = f"± {format_energy(summary.uncertainty_j).partition(' (')[0]}, {summary.provenance}"
+        sure = f"± {short_energy(summary.uncertainty_j, summary.energy_j)}, {summary.provenance}"
         facts.append(Fact("Spent on the search", format_energy(summary.energy_j), sure))
     blocks: list[Block] = [Facts(tuple(facts))]
     if summary.failed:
@@ -218,7 +224,9 @@ def final_table(final: Mapping[str, Any], title: str = "") -> Table:
 def _energy(run: Mapping[str, Any]) -> str:
     if run["energy_j"] is None:
         return "not known"
-    return f"{format_energy(run['energy_j'])} ± {format_energy(run['uncertainty_j'])}"
+    return f"{format_energy(run['energy_j'])} ± " + short_energy(
+        run["uncertainty_j"], run["energy_j"]
+    )
 
 
 def _where(run: Mapping[str, Any]) -> str:

@@ -18,12 +18,14 @@ from wattloop.core.cache import ComputedCache, LruCache, StaleWhileRevalidateCac
 from wattloop.core.errors import StoreLocked, StoreUnwritable
 from wattloop.core.settings import load_settings
 from wattloop.core.units import (
+    ENERGY_UNITS,
     format_duration,
     format_energy,
     format_mass,
+    format_money,
     format_power,
     format_share,
-    wh_from_joules,
+    short_energy,
 )
 from wattloop.fleet.nodes import NodeTable
 from wattloop.fleet.tokens import Caller
@@ -150,9 +152,9 @@ class AppState:
             "duration": _or_dash(format_duration),
             "mass": _or_dash(format_mass),
             "moment": _moment,
-            "short": _short,
+            "short": _or_dash(short_energy),
+            "money": _or_dash(format_money),
             "many": _many,
-            "kwh": kwh_text,
             "share": format_share,
             "day": _day,
         }
@@ -187,6 +189,7 @@ class AppState:
             "navigation": NAVIGATION,
             "here": request.url.path,
             "version": __version__,
+            "energy_units": ENERGY_UNITS,
             "store_name": self.store.where,
             **data,
         }
@@ -215,26 +218,6 @@ def _or_dash(shown: Any) -> Any:
         return "–" if value is None or not math.isfinite(value) else str(shown(value))
 
     return text
-
-
-def _short(value: float | None) -> str:
-    """Format joules without watt-hours."""
-    return "–" if value is None else format_energy(value).partition(" (")[0]
-
-
-def kwh_text(energy_j: float | None) -> str:
-    """Format joules as on an electricity bill: `412 Wh`, `1.24 kWh`, `3.10 MWh`; `12.3 J`."""
-    if energy_j is None:
-        return "–"
-    wh = wh_from_joules(energy_j)
-    if abs(wh) < 1:
-        return format_energy(energy_j).partition(" (")[0]
-    for limit, scale, unit in ((1e3, 1.0, "Wh"), (1e6, 1e3, "kWh"), (math.inf, 1e6, "MWh")):
-        if abs(wh) < limit:
-            value = abs(wh) / scale
-            digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
-            return f"{wh / scale:,.{digits}f} {unit}"
-    return "–"
 
 
 def _day(wall_s: float | None) -> str:

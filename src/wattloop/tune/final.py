@@ -11,7 +11,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.process import stops_deferred, stops_raise
 from wattloop.core.results import EnergyError, ratio_error
 from wattloop.core.settings import Settings
-from wattloop.core.units import format_energy
+from wattloop.core.units import format_energy, short_energy
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
@@ -168,7 +168,7 @@ def format_saving(result: FinalResult) -> str:
         why = "" if result.why == NOTHING_SAVED else f": {result.why}"
         return f"spent {spent} searching; nothing is saved{why} ({scope})"
     saved = format_energy(result.saved_j)
-    within = format_energy(result.saved_uncertainty_j)
+    within = short_energy(result.saved_uncertainty_j, result.saved_j)
     share = 100 * result.saved_j / (result.default.energy_j or 1) if result.default else 0.0
     text = f"spent {spent} searching, saves {saved} ± {within} a run ({share:.0f}%)"
     if not result.certain:

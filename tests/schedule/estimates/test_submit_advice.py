@@ -9,6 +9,7 @@ import pytest
 from tests.schedule.estimates.stored_runs import job_run
 from tests.schedule.small_world import small_cluster
 from wattloop.core.errors import ConfigError
+from wattloop.core.units import short_energy
 from wattloop.schedule.estimates.fleet_file import Fleet, load_fleet
 from wattloop.schedule.estimates.history import History
 from wattloop.schedule.estimates.job_rules import SubmittedJob
@@ -39,7 +40,8 @@ def test_energy_with_its_interval(service: OracleService) -> None:
     assert found.energy_j and found.time_s and (found.source, found.gpu) == ("comment", "a100")
     (said,) = found.messages
     assert re.fullmatch(
-        r"this job is expected to use [\d.]+ kWh \([\d.]+ to [\d.]+\) in .* on 2 a100 GPUs", said
+        r"this job is expected to use [\d.]+ k?Wh \([\d.,]+ to [\d.,]+ k?Wh\) in .* on 2 a100 GPUs",
+        said,
     )
 
 
@@ -49,7 +51,7 @@ def test_fewer_gpus_are_named_when_they_use_less(slow_network: OracleService) ->
     found = submit_advice(slow_network, wide, wait_s=30.0)
     half = submit_advice(slow_network, replace(wide, gpus=2), wait_s=30.0)
     assert found.energy_j and half.energy_j and half.energy_j < 0.9 * found.energy_j
-    assert f"; with --gpus=2 {half.energy_j / 3.6e6:.2g} kWh in " in found.messages[0]
+    assert f"; with --gpus=2 {short_energy(half.energy_j)} in " in found.messages[0]
     assert found.time_s is not None and half.time_s is not None
     tight = replace(wide, time_limit_s=half.time_s * 0.99)
     assert "--gpus" not in submit_advice(slow_network, tight, wait_s=30.0).messages[0]
@@ -93,7 +95,7 @@ def test_history_is_told_as_such(tmp_path: Path) -> None:
         service = OracleService(load_fleet("thesis"), History(store))
         found = submit_advice(service, SubmittedJob(user="ada", name="train", gpus=2), wait_s=0.0)
     assert found.source == "history" and found.energy_j == pytest.approx(1.8e6, rel=0.02)
-    assert "0.5 kWh" in found.messages[0]
+    assert "500 Wh" in found.messages[0]
 
 
 def test_text_is_one_line_each_and_plain(service: OracleService) -> None:

@@ -20,7 +20,7 @@ from wattloop.cap.saver.proof import REFERENCE, SavingResult, SavingState
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Scope
 from wattloop.core.settings import Settings
-from wattloop.core.units import J_PER_WH
+from wattloop.core.units import J_PER_WH, energy_unit
 from wattloop.store.database import Store
 from wattloop.store.run_record import RunRecord, job_key_of
 from wattloop.store.runs import RunFilter, list_runs
@@ -215,12 +215,10 @@ def group_savings(runs: Sequence[RunSaving], by: str) -> dict[str, SavingsSum]:
     return dict(sorted(sums.items(), key=lambda item: -_value(item[1].saved_j)))
 
 
-def format_kwh(joules: GainInterval) -> str:
-    """Return an energy with its interval in kWh, in Wh where that is a small part of one."""
-    shown = scaled(joules, KWH_PER_J)
-    if max(abs(shown.low), abs(shown.high)) < 0.1:
-        return f"{format_interval(scaled(joules, 1 / J_PER_WH))} Wh"
-    return f"{format_interval(shown)} kWh"
+def format_saved(joules: GainInterval) -> str:
+    """Return an energy with its interval, in the unit of the largest of the three."""
+    unit, scale_j = energy_unit(max(map(abs, asdict(joules).values())))
+    return f"{format_interval(scaled(joules, 1 / scale_j))} {unit}"
 
 
 def format_interval(interval: GainInterval) -> str:

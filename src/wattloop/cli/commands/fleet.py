@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from wattloop.cli.app import StoreOptions, Verb
 from wattloop.cli.options import Config, JsonFile, StorePlace, argument, option, settings_of
-from wattloop.cli.output import UNKNOWN, print_rows, say, short_energy, write_json
+from wattloop.cli.output import UNKNOWN, print_rows, say, write_json
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 
@@ -113,7 +113,7 @@ def nodes(
 
     The server stores what agents say every few seconds; runs are read from the same store.
     """
-    from wattloop.core.units import format_duration, format_power
+    from wattloop.core.units import format_duration, format_power, short_energy
     from wattloop.fleet.nodes import node_health
 
     with given.open_store() as place:

@@ -11,7 +11,7 @@ from wattloop.cap.saver.totals import (
     RunSaving,
     SavingsSum,
     format_interval,
-    format_kwh,
+    format_saved,
     group_savings,
     read_savings,
     sum_savings,
@@ -80,7 +80,7 @@ def format_sum(total: SavingsSum) -> list[str]:
     many = f"{total.compared} run{'s' * (total.compared != 1)}"
     if total.saved_j is not None and total.saved_pct is not None:
         share = format_percent(total.saved_pct)
-        lines.append(f"saved       {format_kwh(total.saved_j)}")
+        lines.append(f"saved       {format_saved(total.saved_j)}")
         lines.append(f"            {share} of the GPU energy of {many}")
     else:
         lines.append("saved       nothing that was compared with a reference")
@@ -99,7 +99,7 @@ def format_sum(total: SavingsSum) -> list[str]:
     if total.observed:
         many = f"{total.observed} run{'s' * (total.observed != 1)} where nothing was set"
         could = (
-            "unknown" if total.expected_j is None else f"{format_kwh(total.expected_j)}, modelled"
+            "unknown" if total.expected_j is None else f"{format_saved(total.expected_j)}, modelled"
         )
         lines.append(f"could save  {could}; {many}")
     if total.left_alone:
@@ -124,7 +124,7 @@ def _print_runs(runs: Sequence[RunSaving]) -> None:
             run.user,
             f"{datetime.fromtimestamp(run.started_wall_s).astimezone():%Y-%m-%d %H:%M}",
             run.setting,
-            UNKNOWN if run.saved_j is None else format_kwh(run.saved_j),
+            UNKNOWN if run.saved_j is None else format_saved(run.saved_j),
             UNKNOWN if run.saved_pct is None else format_percent(run.saved_pct),
             UNKNOWN if run.slowdown_pct is None else format_percent(run.slowdown_pct, "+"),
             f"{run.reference_slices} + {run.saving_slices}",
@@ -143,7 +143,7 @@ def _print_runs(runs: Sequence[RunSaving]) -> None:
 
 def _remark(run: RunSaving) -> str:
     if run.expected_j is not None:
-        return f"could have saved {format_kwh(run.expected_j)}: {run.reason or 'only observed'}"
+        return f"could have saved {format_saved(run.expected_j)}: {run.reason or 'only observed'}"
     if run.saved_j is None:
         return f"{run.state.value}: {run.reason}" if run.reason else run.state.value
     return run.reason
@@ -155,12 +155,12 @@ def _print_groups(groups: dict[str, SavingsSum], by: str) -> None:
         (
             name,
             str(each.runs),
-            UNKNOWN if each.saved_j is None else format_kwh(each.saved_j),
+            UNKNOWN if each.saved_j is None else format_saved(each.saved_j),
             UNKNOWN if each.saved_pct is None else format_percent(each.saved_pct),
             UNKNOWN if each.slowdown_pct is None else format_percent(each.slowdown_pct, "+"),
             ", ".join(f"{cost.value:.3g} {unit}" for unit, cost in each.cost.items()) or UNKNOWN,
             UNKNOWN if each.carbon_g is None else format_mass(each.carbon_g.value),
-            UNKNOWN if each.expected_j is None else format_kwh(each.expected_j),
+            UNKNOWN if each.expected_j is None else format_saved(each.expected_j),
         )
         for name, each in groups.items()
     ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
-from wattloop.core.units import format_energy
+from wattloop.core.units import energy_unit, format_power, short_energy
 from wattloop.integrations.serving import ServingPoint, ServingSum
 from wattloop.integrations.stored_steps import StepPoint
 from wattloop.report.figures.chart import (
@@ -68,7 +68,7 @@ def power_figure(
     )
     parts = [curves]
     if tdp_w > 0:
-        limit = [{"y": tdp_w, "text": f"TDP {tdp_w:.4g} W"}]
+        limit = [{"y": tdp_w, "text": f"TDP {format_power(tdp_w)}"}]
         above = {"align": "left", "dx": 4, "dy": -7, "color": PALETTE[1], "fontSize": 11}
         dashed = {"strokeDash": [6, 4], "color": PALETTE[1]}
         parts.append(mark("rule", dashed, rows=limit, y="y:Q"))
@@ -130,7 +130,7 @@ def components_figure(result: WindowResult) -> Spec | None:
             "energy_j": domain.energy_j,
             "low": max(0.0, domain.energy_j - domain.uncertainty_j),
             "high": domain.energy_j + domain.uncertainty_j,
-            "shown": format_energy(domain.energy_j).partition(" (")[0],
+            "shown": short_energy(domain.energy_j),
         }
         for domain in result.domains
         if domain.energy_j is not None and domain.in_total
@@ -257,7 +257,7 @@ def slope_figure(
     for device, duration_s, _ in points:
         longest_s[device] = max(longest_s.get(device, 0.0), duration_s)
     order = list(dict.fromkeys(device for device, _, _ in points))
-    unit, scale_j = _wh_unit(max((energy_j for _, _, energy_j in points), default=0.0))
+    unit, scale_j = energy_unit(max((energy_j for _, _, energy_j in points), default=0.0))
     time, scale_s = ("h", 3_600.0) if max(longest_s.values(), default=0.0) >= 7_200 else ("s", 1.0)
     ends = [
         {"device": device, "time": s / scale_s, "energy": (intercept_j + slope_w * s) / scale_j}
@@ -288,7 +288,7 @@ def daily_figure(days: Sequence[tuple[str, str, float]], by: str) -> Spec:
         days: date, project or user, joules.
         by: what the names are.
     """
-    unit, scale_j = _wh_unit(max(energy_j for _, _, energy_j in days))
+    unit, scale_j = energy_unit(max(energy_j for _, _, energy_j in days))
     sums: dict[str, float] = {}
     for _, name, energy_j in days:
         sums[name] = sums.get(name, 0.0) + energy_j
@@ -322,8 +322,3 @@ def daily_figure(days: Sequence[tuple[str, str, float]], by: str) -> Spec:
         ],
     )
     return styled({**chart, "width": 2 * WIDTH, "height": 220}, "", "")
-
-
-def _wh_unit(largest_j: float) -> tuple[str, float]:
-    """Return the unit of lists that fits values up to `largest_j`, and its joules."""
-    return ("kWh", 3.6e6) if largest_j >= 3.6e5 else ("Wh", 3.6e3)

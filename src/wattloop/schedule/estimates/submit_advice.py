@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from wattloop.core.units import format_duration, kwh_from_joules
+from wattloop.core.units import energy_range, format_duration, short_energy
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.job_estimator import EstimateSource, stated_settings
 from wattloop.schedule.estimates.job_rules import SubmittedJob
@@ -115,10 +115,14 @@ def _errors(answer: Answer, gpus: int) -> list[str]:
 def _expected(answer: Answer, job: SubmittedJob, own: PlacementEstimate, gpu: str) -> list[str]:
     energy_j, time_s = own.energy_j or 0.0, own.time_s or 0.0
     factor = (own.factors or {}).get("energy")
-    about = "" if factor is None else f" ({_kwh(energy_j / factor)} to {_kwh(energy_j * factor)})"
+    about = (
+        ""
+        if factor is None
+        else f" ({energy_range(energy_j / factor, energy_j * factor, energy_j)})"
+    )
     said = (
-        f"this job is expected to use {_kwh(energy_j)} kWh{about} in {format_duration(time_s)} on "
-        f"{job.gpus} {gpu} GPU{'s' if job.gpus > 1 else ''}"
+        f"this job is expected to use {short_energy(energy_j)}{about} in {format_duration(time_s)} "
+        f"on {job.gpus} {gpu} GPU{'s' if job.gpus > 1 else ''}"
     )
     limit_s = job.time_limit_s or float("inf")
     other = min(
@@ -130,15 +134,11 @@ def _expected(answer: Answer, job: SubmittedJob, own: PlacementEstimate, gpu: st
         default=None,
     )
     if other is not None and other[0] < (1 - WORTH_TELLING) * energy_j and other[1] != job.gpus:
-        said += f"; with --gpus={other[1]} {_kwh(other[0])} kWh in {format_duration(other[2])}"
+        said += f"; with --gpus={other[1]} {short_energy(other[0])} in {format_duration(other[2])}"
     found = [said]
     if time_s > limit_s:
         found.append(f"its time limit of {format_duration(limit_s)} is likely too short")
     return found
-
-
-def _kwh(energy_j: float) -> str:
-    return f"{kwh_from_joules(energy_j):.2g}"
 
 
 def _plain(text: str) -> str:

@@ -20,7 +20,7 @@ from wattloop.cap.saver.proof import format_percent
 from wattloop.cap.saver.totals import (
     RunSaving,
     format_interval,
-    format_kwh,
+    format_saved,
     read_savings,
     sum_savings,
 )
@@ -232,7 +232,7 @@ def proven_saving(state: AppState) -> ProvenSaving | None:
         return None
     energy, remarks = "nothing yet", []
     if total.saved_j is not None and total.saved_pct is not None:
-        energy = format_kwh(total.saved_j)
+        energy = format_saved(total.saved_j)
         runs = f"{total.compared} run{'s' * (total.compared != 1)}"
         remarks.append(f"{format_percent(total.saved_pct)} of the GPU energy of {runs}")
     remarks += [f"{format_interval(cost)} {unit}" for unit, cost in total.cost.items()]
@@ -240,7 +240,7 @@ def proven_saving(state: AppState) -> ProvenSaving | None:
         remarks.append(f"{format_mass(total.carbon_g.value)} CO2e")
     if total.expected_j is not None:
         runs = f"{total.observed} run{'s' * (total.observed != 1)}"
-        remarks.append(f"{runs} could have saved {format_kwh(total.expected_j)} (modelled)")
+        remarks.append(f"{runs} could have saved {format_saved(total.expected_j)} (modelled)")
     return ProvenSaving(energy, "; ".join(remarks) or "no run was compared with its reference")
 
 

@@ -23,6 +23,7 @@ from wattloop.core.units import (
     format_edp,
     format_number,
     format_power,
+    short_energy,
 )
 from wattloop.integrations.run_phases import StepTotals
 from wattloop.integrations.stored_steps import read_phase_spans
@@ -45,7 +46,7 @@ from wattloop.serve.api.predict import known_models
 from wattloop.serve.api.runs import compare_runs, find_any_run, run_advice, step_totals
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.pages.jobs import listed_rows
-from wattloop.serve.state import AppState, State, kwh_text
+from wattloop.serve.state import AppState, State
 from wattloop.store.comparison import Cell, RunComparison
 from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.store.run_record import read_windows
@@ -226,7 +227,7 @@ SCOPES = ("gpu", "cpu", "dram", "node")
 SHOWN: dict[str, Callable[[float], str]] = {
     "s": format_duration,
     "W": format_power,
-    "J": kwh_text,
+    "J": short_energy,
     "J s": format_edp,
 }
 """Numbers for people, by unit."""

@@ -78,13 +78,14 @@ for (const each of document.querySelectorAll("[data-copy]")) {
 }
 
 // Numbers for people, as the server writes them.
-const three = (value) => (Math.abs(value) >= 100 ? value.toFixed(0) : Number(value.toPrecision(3)).toString());
+const three = (value) => (Math.abs(value) >= 100 ? Math.round(value).toLocaleString("en-US") : value.toPrecision(3));
+const units = JSON.parse(document.body.dataset.energyUnits);
 const joules = (value) => {
   if (value === null) { return "–"; }
-  const wh = value / 3600;
-  if (wh < 1) { return value < 1000 ? `${three(value)} J` : `${three(value / 1000)} kJ`; }
-  if (wh < 1000) { return `${three(wh)} Wh`; }
-  return wh < 1e6 ? `${three(wh / 1e3)} kWh` : `${three(wh / 1e6)} MWh`;
+  if (value === 0) { return "0 J"; }
+  const least = ([name, scale]) => (name.endsWith("h") || name === "kJ" ? scale : 0.1 * scale);
+  const [unit, scale] = units.findLast((each) => Math.abs(value) >= least(each)) || units[0];
+  return `${three(value / scale)} ${unit}`;
 };
 const watts = (value) => (value === null ? "–" : value < 1000 ? `${three(value)} W` : `${three(value / 1000)} kW`);
 const lasting = (value) => {

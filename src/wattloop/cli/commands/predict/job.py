@@ -6,7 +6,7 @@ from wattloop.cli.app import StoreOptions
 from wattloop.cli.options import option
 from wattloop.cli.output import print_rows, say
 from wattloop.core.errors import ConfigError
-from wattloop.core.units import format_duration, format_power, kwh_from_joules
+from wattloop.core.units import energy_range, format_duration, format_power, short_energy
 
 if TYPE_CHECKING:
     from wattloop.schedule.estimates.job_rules import SubmittedJob
@@ -134,6 +134,10 @@ def _show(answer: "Answer") -> None:
 def _energy(price: "PlacementEstimate") -> str:
     if price.energy_j is None:
         return "–"
-    kwh, factor = kwh_from_joules(price.energy_j), (price.factors or {}).get("energy")
-    about = "" if factor is None else f" ({kwh / factor:.3g} to {kwh * factor:.3g})"
-    return f"{kwh:.3g} kWh{about}"
+    energy_j, factor = price.energy_j, (price.factors or {}).get("energy")
+    about = (
+        ""
+        if factor is None
+        else f" ({energy_range(energy_j / factor, energy_j * factor, energy_j)})"
+    )
+    return f"{short_energy(energy_j)}{about}"

@@ -5,15 +5,17 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from wattloop.cli.output import UNKNOWN, print_rows, print_table, say, short_energy
+from wattloop.cli.output import UNKNOWN, print_rows, print_table, say
 from wattloop.core.files import user_path
 from wattloop.core.units import (
     format_bytes,
     format_duration,
     format_energy,
     format_mass,
+    format_money,
     format_power,
     format_share,
+    short_energy,
 )
 from wattloop.predict.comparison import Axis, ComparisonPoint, best_points, unsure_gpus
 from wattloop.predict.forecast import Forecast
@@ -84,12 +86,14 @@ def print_run(run: RunTotal) -> None:
         rows.append((f"with the room, PUE {run.pue:g}", *_amount(run.facility_j, format_energy)))
     if run.cost is not None:
         name = "cost" if run.gpu_cost is None else "electricity"
-        rows.append((name, *_amount(run.cost, lambda value: f"{value:,.2f} {run.currency}")))
+        rows.append(
+            (name, *_amount(run.cost, lambda value: f"{format_money(value)} {run.currency}"))
+        )
     if run.gpu_cost is not None:
-        text = _amount(run.gpu_cost, lambda value: f"{value:,.2f} {run.currency}")
+        text = _amount(run.gpu_cost, lambda value: f"{format_money(value)} {run.currency}")
         rows.append(("hours of the GPUs", *text))
-        if run.cost is not None:
-            rows.append(("cost, both", f"{run.money:,.2f} {run.currency}", ""))
+        if run.cost is not None and run.money is not None:
+            rows.append(("cost, both", f"{format_money(run.money)} {run.currency}", ""))
     if run.carbon_g is not None:
         rows.append(
             ("carbon", *_amount(run.carbon_g, lambda mass_g: f"{format_mass(mass_g)} CO2e"))
@@ -280,7 +284,7 @@ def _run_cells(run: RunTotal | None, priced: bool) -> tuple[str, ...]:
     if run is None:
         return ()
     money = run.money if not priced or run.gpu_cost is not None else None
-    cost = (UNKNOWN if money is None else f"{money:,.2f}",) if priced or run.cost else ()
+    cost = (UNKNOWN if money is None else format_money(money),) if priced or run.cost else ()
     carbon = () if run.carbon_g is None else (format_mass(run.carbon_g.value),)
     time, energy = format_duration(run.time_s.value), format_energy(run.energy_j.value)
     return (time, energy, *cost, *carbon)

@@ -20,7 +20,6 @@ from wattloop.cli.output import (
     print_rows,
     remarks,
     say,
-    short_energy,
     terminal_room,
 )
 from wattloop.core.errors import ConfigError
@@ -33,10 +32,12 @@ from wattloop.core.units import (
     format_edp,
     format_energy,
     format_mass,
+    format_money,
     format_number,
     format_power,
     format_share,
     iso_time,
+    short_energy,
 )
 from wattloop.integrations.run_phases import StepTotals, format_totals
 from wattloop.integrations.serving import ServingTotals, format_serving
@@ -77,7 +78,7 @@ def _application(application: Mapping[str, Any] | None) -> Iterator[str]:
 def _estimate(name: str, estimate: Mapping[str, Any] | None) -> Iterator[str]:
     if not estimate or estimate.get("energy_j") is None:
         return
-    spread = format_energy(estimate.get("uncertainty_j") or 0.0).partition(" (")[0]
+    spread = short_energy(estimate.get("uncertainty_j") or 0.0, estimate["energy_j"])
     yield f"{name:12} {format_energy(estimate['energy_j'])} ± {spread} ({estimate['provenance']})"
 
 
@@ -88,7 +89,7 @@ def _grid(accounting: Mapping[str, Any]) -> Iterator[str]:
         words.append(f"{format_mass(accounting['carbon_g'])}CO2e")
     cost = accounting.get("cost")
     if cost:
-        words.append(f"{cost['amount']:.2g} {cost['currency']}")
+        words.append(f"{format_money(cost['amount'])} {cost['currency']}")
     if words and facility.get("energy_j") is not None:
         pue = ""
         if facility.get("pue"):
@@ -209,13 +210,15 @@ def print_list(listed: RunList) -> None:
     # the identifier tells the start, and energy over duration the power
     spare = ("started", "power", "±", "duration", "status", "")
     rows = [_list_row(r) if isinstance(r, RunRecord) else _group_row(r) for r in listed.rows]
-    costs = [listed.order.cost(row) for row in listed.rows]
     if listed.order.by == "cost":
+        costs = [listed.order.cost(row) for row in listed.rows]
         if not any(costs):
             say("no cost is known: state --tariff in wattloop.yaml, or use --sort energy")
-        words = [f"{c[0]:,.2f} {c[1]}" if c else UNKNOWN for c in costs]
-        headers.insert(5, "cost")
-        rows = [(*row[:5], word, *row[5:]) for row, word in zip(rows, words, strict=True)]
+        words = [f"{format_money(c[0])} {c[1]}" if c else UNKNOWN for c in costs]
+        rows = _inserted(headers, rows, 5, "cost", words)
+    users = [r.user if isinstance(r, RunRecord) else r.user_name for r in listed.rows]
+    if len(set(users)) > 1:
+        rows = _inserted(headers, rows, 2, "user", [user or UNKNOWN for user in users])
     print_rows(headers, rows, spare=spare)
     if listed.groups:
         trials = sum(group.runs for group in listed.groups)
@@ -223,6 +226,13 @@ def print_list(listed: RunList) -> None:
     if listed.more:
         most = "newest" if listed.order.by == "newest" else "with the most " + listed.order.by
         say(f"the {len(listed.rows)} {most}; see all with --limit 0")
+
+
+def _inserted(
+    headers: list[str], rows: Sequence[tuple[str, ...]], at: int, header: str, cells: Sequence[str]
+) -> list[tuple[str, ...]]:
+    headers.insert(at, header)
+    return [(*row[:at], cell, *row[at:]) for row, cell in zip(rows, cells, strict=True)]
 
 
 def brief(record: RunRecord) -> dict[str, Any]:
@@ -236,7 +246,7 @@ def brief(record: RunRecord) -> dict[str, Any]:
         "power_w": None if result is None else result.power_w,
         "provenance": None if result is None or not result.provenance else result.provenance.value,
         "complete": result is not None and result.complete,
-        **picked(record, "exit_code host tags counted counted_by shared"),
+        **picked(record, "exit_code user host tags counted counted_by shared"),
     }
 
 
@@ -258,7 +268,8 @@ def print_brief(
         f"status    {_status(record)}, started {started}{lasted}",
     ]
     if record.command:
-        lines.append(_cut(f"command   {shlex.join(record.command)}"))
+        command = shlex.join(record.command).replace("\n", "\\n")
+        lines.append(_cut(f"command   {command}"))
     power_w = None if record.result is None else record.result.power_w
     power = f", {format_power(power_w)} on average" if power_w is not None else ""
     lines.append(f"energy    {_total(record)}{power}")
@@ -280,10 +291,14 @@ def print_brief(
         (len(notes[max(0, room) :]) + len(accounting.get("notes") or ()), "note"),
         (len(accounting.get("insights") or ()), "insight"),
         (len(windows), "window"),
-        (len(steps), "step"),
+        *((n, kind) for kind, n in _kinds(steps)),
     ]
     more = ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts if n)
     _write([*lines[: LINES_SHOWN - 1], f"more      {more + '; ' if more else ''}all of it with -v"])
+
+
+def _kinds(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    return sorted(Counter(str(step.get("kind", "step")) for step in steps).items())
 
 
 def _cut(line: str) -> str:
@@ -299,7 +314,12 @@ def _parts(result: WindowResult | None) -> list[str]:
     if len(known) < 2:
         return []
     known.sort(key=lambda part: -part[1])
-    return [_cut("parts     " + ", ".join(f"{name} {short_energy(j)}" for name, j in known))]
+    return [
+        _cut(
+            "parts     "
+            + ", ".join(f"{name} {short_energy(j, result.energy_j)}" for name, j in known)
+        )
+    ]
 
 
 def _step_lines(totals: StepTotals | None) -> list[str]:
@@ -352,8 +372,7 @@ def print_run(
             + (f", the first {WINDOWS_SHOWN}" if len(windows) > WINDOWS_SHOWN else ""),
         )
     if steps:
-        counts = Counter(str(step.get("kind", "step")) for step in steps)
-        known = ", ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in sorted(counts.items()))
+        known = ", ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in _kinds(steps))
         _write([f"{known}; export them with: {_export(record)} --what steps"])
 
 
@@ -388,7 +407,7 @@ def _list_row(record: RunRecord) -> tuple[str, ...]:
         UNKNOWN if record.energy_j is None else short_energy(record.energy_j),
         UNKNOWN
         if result is None or record.energy_j is None
-        else short_energy(result.uncertainty_j),
+        else short_energy(result.uncertainty_j, record.energy_j),
         UNKNOWN if power_w is None else format_power(power_w),
         UNKNOWN if result is None or not result.provenance else result.provenance.value,
         remark,
@@ -433,7 +452,7 @@ def _window_row(window: WindowResult) -> tuple[str, ...]:
         window.name,
         format_duration(window.duration_s),
         UNKNOWN if energy_j is None else format_energy(energy_j),
-        UNKNOWN if energy_j is None else short_energy(window.uncertainty_j),
+        UNKNOWN if energy_j is None else short_energy(window.uncertainty_j, energy_j),
     )
 
 
@@ -453,10 +472,10 @@ def _quantity(quantity: ComparedQuantity, cell: Cell) -> str:
     if quantity.unit == "W":
         return format_power(cell.value)
     if quantity.unit == "J":
-        return f"{short_energy(cell.value)} ± {short_energy(cell.uncertainty)}"
+        return f"{short_energy(cell.value)} ± {short_energy(cell.uncertainty, cell.value)}"
     if quantity.unit == "J s":
         return format_edp(cell.value)
-    return f"{format_number(cell.value)} {quantity.unit}"
+    return f"{format_number(cell.value, 3)} {quantity.unit}"
 
 
 def _difference(cell: Cell) -> str:
@@ -483,7 +502,7 @@ def print_slopes(data: dict[str, Any]) -> None:
         (
             slope["device"],
             format_power(slope["slope_w"]),
-            format_energy(slope["intercept_j"]).partition(" (")[0],
+            short_energy(slope["intercept_j"]),
             f"{slope['r2']:.3f}",
             str(slope["runs"]),
         )
@@ -518,7 +537,9 @@ def _job_total(job: MeasuredJobEnergy) -> str:
     if job.energy_j is None:
         return "unknown: nothing could be read; 'wattloop devices' says why"
     partial = "" if job.complete else ", incomplete"
-    return f"{format_energy(job.energy_j)} ± {short_energy(job.uncertainty_j)}{partial}"
+    return (
+        f"{format_energy(job.energy_j)} ± {short_energy(job.uncertainty_j, job.energy_j)}{partial}"
+    )
 
 
 def _node_title(node: NodeRunEnergy) -> str:
@@ -568,7 +589,7 @@ def _total(record: RunRecord) -> str:
         return "nothing could be measured; 'wattloop devices' says why"
     how = record.result.provenance
     partial = "" if record.result.complete else ", incomplete"
-    spread = short_energy(record.result.uncertainty_j)
+    spread = short_energy(record.result.uncertainty_j, record.energy_j)
     shared = f", {_shared(record)} of totals" if record.left_out else ""
     shared = f", {_shared(record)}" if record.shared and not shared else shared
     return f"{format_energy(record.energy_j)} ± {spread} ({how}{partial}{shared})"

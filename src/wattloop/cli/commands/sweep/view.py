@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.output import print_table, say, short_energy
+from wattloop.cli.output import print_table, say
 from wattloop.cli.progress import trial_columns, updated_row
 from wattloop.core.errors import ConfigError, RunNotFound
 from wattloop.core.files import user_path
 from wattloop.core.table import Table
-from wattloop.core.units import format_duration
+from wattloop.core.units import format_duration, short_energy
 from wattloop.core.yaml_spec import nearest
 from wattloop.report.figures.render import needs_libraries, save
 from wattloop.report.figures.run import power_figure
