@@ -19,7 +19,7 @@ def test_an_unknown_user_stays_as_written() -> None:
 
 
 def test_folders_follow_xdg_and_else_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each kind has its own variable; an empty one is as good as none."""
+    """Each kind has its own variable; an empty or relative one is as good as none."""
     monkeypatch.setenv("HOME", "/home/user")
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     monkeypatch.setenv("XDG_CACHE_HOME", "")
@@ -27,4 +27,7 @@ def test_folders_follow_xdg_and_else_the_home(monkeypatch: pytest.MonkeyPatch) -
     assert data_folder() == Path("/data/wattloop")
     assert cache_folder("pages") == Path("/home/user/.cache/wattloop/pages")
     assert state_folder() == Path("/home/user/.local/state/wattloop")
+    assert config_folder({"HOME": "/home/other", "XDG_CONFIG_HOME": "conf"}) == Path(
+        "/home/other/.config/wattloop"
+    )
     assert config_folder({"HOME": "/home/other"}) == Path("/home/other/.config/wattloop")

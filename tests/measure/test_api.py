@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -124,6 +125,49 @@ def test_a_function_in_a_loop_shares_one_run(
     assert calls.duration_s >= 0.1
     assert calls.energy_j > 0
     assert "100 calls" in repr(calls)
+
+
+def test_a_decorated_function_is_sent_to_workers(machine: Machine) -> None:
+    """joblib and Ray copy functions of a script into their workers, by cloudpickle."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+
+    @wattloop.measure
+    def double(n: int) -> int:
+        return 2 * n
+
+    assert double(4) == 8
+    copy = pickle.loads(cloudpickle.dumps(double))
+    assert copy(21) == 42
+    assert (copy.calls.count, copy.calls.name) == (1, double.calls.name)  # type: ignore[attr-defined]  # what the decorator adds
+    assert double.calls.count == 1  # type: ignore[attr-defined]  # the same
+
+
+def test_calls_that_are_not_read_yet_are_added_later(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that ended before the sampler's next reading is unknown now, not missing for good."""
+    monkeypatch.setattr("wattloop.measure.api.LINGER_S", 600.0)
+
+    @wattloop.measure
+    def step() -> None:
+        time.sleep(0.01)
+
+    step()
+    step()
+    calls = step.calls  # type: ignore[attr-defined]  # what the decorator adds
+    known = Measurement.result.fget  # type: ignore[attr-defined]  # a property has one
+    unread = known(calls.last)
+    unread = unread._replace(domains=tuple(d._replace(energy_j=None) for d in unread.domains))
+    with monkeypatch.context() as early:
+        early.setattr(
+            Measurement, "result", property(lambda self: unread if self.is_live else known(self))
+        )
+        assert calls.energy_j is None
+        assert "2 calls, not all read yet" in repr(calls)
+        assert calls.duration_s > 0
+    assert calls.energy_j > 0
+    with wattloop.measure("other"):
+        pass
 
 
 def test_a_run_that_waits_for_calls_ends_by_itself(

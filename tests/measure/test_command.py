@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from wattloop.measure.command import short_name
+
 SRC = Path(__file__).parents[2] / "src"
 DRIVER = """
 import os, sys
@@ -472,3 +474,19 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 120.0) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("/usr/bin/python src/train.py --config other.py", "python train.py"),
+        ("python -u train.py", "python train.py"),
+        ("python -m trainer.main --lr 1", "python -m trainer.main"),
+        ("torchrun --nproc-per-node 2 train.py", "torchrun train.py"),
+        ("accelerate launch train.py", "accelerate launch train.py"),
+        ("sh -c true", "sh"),
+    ],
+)
+def test_a_run_is_named_after_its_program(command: str, name: str) -> None:
+    """Launchers and options do not hide what was trained."""
+    assert short_name(command.split()) == name

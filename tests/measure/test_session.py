@@ -142,7 +142,8 @@ def test_store_that_cannot_be_written_is_a_note_not_an_error(machine: Machine) -
     blocked = machine.root / "file"
     blocked.write_text("")
     settings = Settings().overridden({"store": str(blocked / "runs.db"), "meters": "rapl"}, "test")
-    session = Session.open(settings)
+    with pytest.warns(RuntimeWarning, match="this run will not be kept: cannot write"):
+        session = Session.open(settings)
     time.sleep(0.05)
     run = session.close()
     assert run.energy_j is not None

@@ -21,6 +21,7 @@ from wattloop.core.clock import Clock
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.core.process import stops_raise
 from wattloop.core.settings import Settings
+from wattloop.measure.command import short_name
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
     Experiment,
@@ -82,7 +83,7 @@ def open_search(
     spec = {**plan.to_dict(), **finder.to_dict(), "command": list(command), "mode": mode}
     text = json.dumps([KIND, spec], sort_keys=True, default=str)
     mark = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return open_experiment(store, KIND, mark, clock, spec, resume=not new)
+    return open_experiment(store, KIND, mark, clock, spec, name=short_name(command), resume=not new)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

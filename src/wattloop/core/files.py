@@ -71,8 +71,10 @@ def user_path(text: str) -> Path:
 
 
 def _folder(variable: str, usual: str, environment: Mapping[str, str] | None) -> Path:
-    named = (os.environ if environment is None else environment).get(variable)
-    return (Path(named) if named else home_folder(environment) / usual) / "wattloop"
+    named = Path((os.environ if environment is None else environment).get(variable) or "")
+    # the XDG specification: a relative path is invalid and ignored
+    folder = named if named.is_absolute() else home_folder(environment) / usual
+    return folder / "wattloop"
 
 
 # Locks. A `flock` belongs to the open file: the kernel releases it when its holder ends, however

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from wattloop.core.errors import ConfigError
 from wattloop.core.results import EnergyProperties, RunStatus, WindowResult
 from wattloop.core.settings import Settings
-from wattloop.core.units import format_duration, format_energy
+from wattloop.core.units import format_duration, format_energy, short_energy
 from wattloop.measure.session import Session
 from wattloop.measure.window_energy import Window, current_window
 
@@ -30,7 +30,8 @@ def format_result(result: WindowResult, going: bool = False) -> str:
     took = f"in {format_duration(result.duration_s)}{' so far' * going}"
     if result.energy_j is None:
         return f"nothing could be read {took}"
-    energy = f"{format_energy(result.energy_j)} ± {format_energy(result.uncertainty_j)}"
+    spread = short_energy(result.uncertainty_j, result.energy_j)
+    energy = f"{format_energy(result.energy_j)} ± {spread}"
     part = "" if result.complete else ", incomplete"
     return f"{energy} {took}, {result.provenance}{part}"
 
@@ -172,6 +173,11 @@ class Measurement(EnergyProperties):
         return self._window is not None and self._window.end_s is not None
 
     @property
+    def is_live(self) -> bool:
+        """Whether its run goes on, so that readings of a call that just ended may follow."""
+        return self._session is not None and self._session.closed is None
+
+    @property
     def result(self) -> WindowResult:
         """Return energies, times and missing parts; so far while the measurement is open."""
         if self._window is None:
@@ -242,44 +248,55 @@ class Calls:
         self._energy_j = self._duration_s = 0.0
         self._known = self._missing = 0
 
+    def __reduce__(self) -> tuple[type[Calls], tuple[str]]:
+        """A copy of the function in another process counts its own calls."""
+        return Calls, (self.name,)
+
     def added(self, call: Measurement) -> Measurement:
         """Add one call, which has not begun yet."""
         with self._lock:
             self.count += 1
             self.last = call
             if len(self._open) >= SETTLE_AT_ONCE:
-                self._settle()
+                self._settle(every=True)
             self._open.append(call)
         return call
 
     @property
     def energy_j(self) -> float | None:
-        """Joules of all ended calls; None where one of them could not be read."""
+        """Joules of all ended calls; None where one of them could not be read, or not yet."""
         with self._lock:
             self._settle()
-            return self._energy_j if self._known and not self._missing else None
+            unread = self._missing or any(call.has_ended for call in self._open)
+            return self._energy_j if self._known and not unread else None
 
     @property
     def duration_s(self) -> float:
         """Seconds of all ended calls; simultaneous calls count each."""
         with self._lock:
             self._settle()
-            return self._duration_s
+            waiting = (call.result.duration_s for call in self._open if call.has_ended)
+            return self._duration_s + sum(waiting)
 
     def __repr__(self) -> str:
         energy_j, times = self.energy_j, f"{self.count} call{'s' * (self.count != 1)}"
-        energy = "not measured" if energy_j is None else format_energy(energy_j)
+        missing = "not measured" if self._missing or not self._open else "not all read yet"
+        energy = missing if energy_j is None else format_energy(energy_j)
         return f"<wattloop {self.name!r}: {times}, {energy}, {format_duration(self.duration_s)}>"
 
-    def _settle(self) -> None:
-        ended = [call for call in self._open if call.has_ended]
-        self._open = [call for call in self._open if not call.has_ended]
-        for call in ended:
-            result = call.result
+    def _settle(self, every: bool = False) -> None:
+        """Add up ended calls; those without a reading as yet later, unless `every` one is due."""
+        waiting = []
+        for call in self._open:
+            result = call.result if call.has_ended else None
+            if result is None or (result.energy_j is None and call.is_live and not every):
+                waiting.append(call)
+                continue
             self._duration_s += result.duration_s
             self._known += result.energy_j is not None
             self._missing += result.energy_j is None
             self._energy_j += result.energy_j or 0.0
+        self._open = waiting
 
 
 @contextmanager

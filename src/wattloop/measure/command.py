@@ -387,7 +387,7 @@ def run_command(
     warnings: list[str] = []
     kind = Supervisor if WAITS_FOR_SIGNALS else PlainSupervisor
     with kind(follow=follow) as supervisor:
-        session = _opened(settings, name or _short_name(command), command, tags or {}, warnings)
+        session = _opened(settings, name or short_name(command), command, tags or {}, warnings)
         try:
             environment = child_environment(session)
             if session is not None:
@@ -455,8 +455,12 @@ def child_environment(session: "Session | None") -> dict[str, str]:
     return environment
 
 
-def _short_name(command: Sequence[str]) -> str:
-    """Shorten a command line: `python train.py` rather than all arguments."""
+def short_name(command: Sequence[str]) -> str:
+    """Shorten a command line: `python train.py`, `python -m trainer`, `torchrun train.py`."""
     words = [command[0].rpartition("/")[2]]
     words += [w.rpartition("/")[2] for w in command[1:2] if not w.startswith("-")]
+    if command[1:2] == ["-m"]:
+        words += command[1:3]
+    scripts = (w.rpartition("/")[2] for w in command[1:] if w.endswith(".py"))
+    words += [w for w in [next(scripts, "")] if w not in ("", *words)]
     return " ".join(words)[:80]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -571,10 +572,14 @@ class Session:
         try:
             self._journal.begin(path, header, self.clock.now_s())
         except OSError as error:
-            self.note(
-                f"this run will not be kept: cannot write {path} ({error.strerror or error}); "
+            reason = error.strerror or str(error).removeprefix(f"{path}: ")
+            text = (
+                f"this run will not be kept: cannot write {path} ({reason}); "
                 "choose another place with --store or WATTLOOP_STORE"
             )
+            self.note(text)
+            if self._in_process:  # `wattloop run` prints notes
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _end_journal(self, run: RunResult) -> RunResult:
         """Write the end of the journal; return the result, with a warning where that failed."""
