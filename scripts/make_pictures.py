@@ -53,6 +53,24 @@ PROJECTS = {
 USERS = ("ada", "grace", "linus", "mei")
 SUMMARY = {"metric": "energy", "point": "400 W", "value_pct": 29.7, "beyond_noise": True}
 LIVE = "llama-lora-live"
+PROGRAM = """
+import time
+import torch
+from wattloop.virtual.node import shared_gpus
+from wattloop.virtual.timeline import this_process
+
+gpu = shared_gpus(1)[0]
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.AdamW(model.parameters())
+while True:
+    for load, memory, lasts_s in ((0.2, 0.1, 0.1), (0.95, 0.5, 0.5)):
+        gpu.load(load, memory=memory, owner=this_process())
+        time.sleep(lasts_s)
+    model(torch.randn(32, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+"""A training without end: the virtual GPU waits for data, then works, and torch takes a step."""
 
 
 def scripts() -> dict[str, list[CardScript]]:
@@ -172,16 +190,20 @@ def live_run(store: Path) -> Iterator[str]:
         "WATTLOOP_STORE": str(store),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
-    work = ["python", "-m", "wattloop.virtual.train", "--time-scale", "5", "--steps", "99999"]
+    program = store.with_name("train.py")
+    program.write_text(PROGRAM, "utf-8")
     command = [sys.executable, "-m", "wattloop.cli.main", "run", "--name", LIVE]
-    command += ["--tag", "project=assistant", "--", *work]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    command += ["--tag", "project=assistant", "--", sys.executable, str(program)]
     folder = store.with_name(f"{store.name}.journals")
+    earlier = set(folder.glob("*.journal"))
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
-        while not (found := list(folder.glob("*.journal"))):
+        while not (found := sorted(set(folder.glob("*.journal")) - earlier)):
             time.sleep(0.5)
-        time.sleep(30)
+        time.sleep(60)  # a minute of curves
         yield found[0].stem
+        if process.poll() is not None:
+            raise SystemExit("the live run ended before its pictures were taken")
     finally:
         process.terminate()
         process.wait(60)
