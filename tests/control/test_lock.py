@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.inherited_files import program_with_copies_of
 from wattloop.control import journal
 from wattloop.control.lock import DeviceLock, Owner, holder, lock_path
 from wattloop.core.errors import LeverError
@@ -72,6 +73,14 @@ def test_owner_of_a_lock_can_be_read_by_others(tmp_path: Path) -> None:
     assert (owner.pid, owner.alive) == (os.getpid(), True)
     lock.release()
     assert holder("nvidia:GPU-1", tmp_path) is None
+
+
+def test_released_device_is_free_while_a_program_has_a_copy_of_its_lock(tmp_path: Path) -> None:
+    """A program that another thread starts has one until it executes."""
+    lock = DeviceLock.take("cpu", tmp_path, Owner.this_process())
+    with program_with_copies_of(lock_path("cpu", tmp_path)):
+        lock.release()
+        DeviceLock.take("cpu", tmp_path, Owner.this_process()).release()
 
 
 def test_owner_with_a_reused_number_is_dead() -> None:

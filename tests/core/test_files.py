@@ -8,9 +8,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.support.inherited_files import program_with_copies_of
 
 from wattloop.core import files
 from wattloop.core.cache import FileCache
@@ -258,6 +261,37 @@ def test_lock_survives_a_forked_child_that_drops_its_copy(tmp_path: Path) -> Non
             os._exit(0)
         os.waitpid(child, 0)
         assert is_locked(lock.path)
+
+
+def test_released_lock_is_free_while_a_program_has_a_copy_of_its_file(tmp_path: Path) -> None:
+    """A program that another thread starts has one until it executes."""
+    lock = FileLock(tmp_path / "lock")
+    assert lock.acquire()
+    with program_with_copies_of(lock.path):
+        assert is_locked(lock.path)
+        lock.release()
+        assert not is_locked(lock.path)
+        assert FileLock(lock.path).acquire()
+
+
+def test_look_at_a_lock_leaves_nothing_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a program starts while `is_locked` holds the file."""
+    path = tmp_path / "lock"
+    path.touch()
+    try_lock = files.try_lock
+    with ExitStack() as programs:
+
+        def locked_before_a_start(*words: Any, **options: Any) -> bool:
+            locked = try_lock(*words, **options)
+            programs.enter_context(program_with_copies_of(path))
+            return locked
+
+        monkeypatch.setattr(files, "try_lock", locked_before_a_start)
+        assert not is_locked(path)
+        monkeypatch.undo()
+        assert FileLock(path).acquire()
 
 
 def test_write_is_whole_or_leaves_what_was_there(tmp_path: Path) -> None:

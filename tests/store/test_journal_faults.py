@@ -5,11 +5,13 @@ import os
 import resource
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from wattloop.store.journal import JournalWriter, journal_is_live, read_journal
+from tests.support.inherited_files import program_with_copies_of
+from wattloop.store.journal import JournalWriter, journal_is_live, lock_journal, read_journal
 
 
 def test_existing_file_is_never_overwritten(tmp_path: Path) -> None:
@@ -111,6 +113,23 @@ def test_forked_child_lets_go_without_writing(tmp_path: Path) -> None:
     journal = read_journal(tmp_path / "a.journal")
     assert journal is not None
     assert journal.events == []
+
+
+def test_closed_journal_can_be_imported_while_a_program_has_a_copy_of_it(tmp_path: Path) -> None:
+    """A program that another thread starts has one until it executes."""
+    path = tmp_path / "a.journal"
+    writer = JournalWriter(path, {})
+    with program_with_copies_of(path):
+        writer.close()
+        assert not journal_is_live(path)
+        with lock_journal(path) as refusal:
+            assert refusal is None
+    with ExitStack() as programs:
+        with lock_journal(path):
+            programs.enter_context(program_with_copies_of(path))
+        again = JournalWriter.reopened(path)
+        assert again is not None, "the importer's lock is free, too"
+        again.close()
 
 
 def test_record_is_in_the_file_when_the_call_returns(tmp_path: Path) -> None:

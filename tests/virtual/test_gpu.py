@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import pytest
 
+from tests.support.inherited_files import program_with_copies_of
 from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import is_locked
 from wattloop.virtual import work
 from wattloop.virtual.cards import card_named
 from wattloop.virtual.gpu import Fault, GpuWork, VirtualGpu
@@ -199,6 +202,15 @@ def test_changes_of_many_processes_are_all_kept(tmp_path):
     assert len(segments) == 600
     assert caps_w == sorted(caps_w)
     assert [s.start_s for s in segments] == sorted(s.start_s for s in segments)
+
+
+def test_changed_cards_are_free_while_a_program_has_a_copy_of_their_file(tmp_path):
+    """A program that another thread starts has one until it executes."""
+    path = tmp_path / "cards"
+    with ExitStack() as programs:
+        with FileTimeline(path).changing():
+            programs.enter_context(program_with_copies_of(path))
+        assert not is_locked(path)
 
 
 def test_a_torn_record_is_ignored_and_repaired(tmp_path, clock):

@@ -22,6 +22,7 @@ from wattloop.core.files import (
     is_locked,
     try_lock,
     unlock,
+    unlock_and_close,
     user_id,
     user_name,
 )
@@ -42,7 +43,7 @@ def close_private(descriptor: int) -> None:
     """Close the descriptor, unless a fork already has."""
     if descriptor in _private:
         _private.discard(descriptor)
-        os.close(descriptor)
+        unlock_and_close(descriptor)
 
 
 def _close_in_child() -> None:

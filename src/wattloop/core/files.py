@@ -78,7 +78,8 @@ def _folder(variable: str, usual: str, environment: Mapping[str, str] | None) ->
 
 
 # Locks. A `flock` belongs to the open file: the kernel releases it when its holder ends, however
-# that happens, and a forked child that closes its copy leaves the parent's lock alone.
+# that happens, and a forked child that closes its copy leaves the parent's lock alone. A program
+# that another thread starts has a copy until it executes, so closing a file may not unlock it.
 _RETRY_S = 0.005
 _LOCKED_BYTE = 2**40
 
@@ -104,6 +105,12 @@ def unlock(descriptor: int) -> None:
         msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
     else:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def unlock_and_close(descriptor: int) -> None:
+    with suppress(OSError):  # it is not locked, or its file system has no locks
+        unlock(descriptor)
+    os.close(descriptor)
 
 
 def _try_once(descriptor: int, *, shared: bool, wait: bool) -> bool:
@@ -142,7 +149,7 @@ def is_locked(path: str | Path, wait_s: float = 0.0) -> bool:
     try:
         return not try_lock(descriptor, wait_s, shared=True)
     finally:
-        os.close(descriptor)
+        unlock_and_close(descriptor)
 
 
 def is_same_file(descriptor: int, path: str | Path) -> bool:
@@ -173,6 +180,7 @@ class FileLock:
         self.path = path
         self._mode = mode
         self._descriptor = -1
+        self._holder_pid = -1
 
     @property
     def held(self) -> bool:
@@ -199,6 +207,7 @@ class FileLock:
                     return False
                 if is_same_file(descriptor, self.path):
                     self._descriptor, descriptor = descriptor, -1
+                    self._holder_pid = os.getpid()
                     break  # else its last holder removed it between the two calls
             finally:
                 if descriptor >= 0:
@@ -227,7 +236,8 @@ class FileLock:
             if remove:
                 with suppress(PermissionError):  # Windows removes no open file
                     self.path.unlink(missing_ok=True)
-            os.close(self._descriptor)
+            close = unlock_and_close if os.getpid() == self._holder_pid else os.close
+            close(self._descriptor)
             self._descriptor = -1
 
     def __enter__(self) -> Self:

@@ -23,6 +23,7 @@ from wattloop.core.files import (
     is_locked,
     is_same_file,
     try_lock,
+    unlock_and_close,
 )
 
 # Frames: `length, crc32, kind` and a payload, in journals and between processes. A frame that was
@@ -254,7 +255,9 @@ class JournalWriter:
         self._append(json_frame(HEADER, {"format": FORMAT, **header}))
         if self._backlog:
             reason = self.fault
-            self.discard()
+            self._backlog.clear()
+            self.close()
+            path.unlink(missing_ok=True)
             raise OSError(reason)
 
     @classmethod
@@ -278,7 +281,7 @@ class JournalWriter:
                 raise ValueError("ended, or without a header")
             os.ftruncate(descriptor, end_of_good)
         except (OSError, ValueError):
-            os.close(descriptor)
+            unlock_and_close(descriptor)
             return None
         writer = cls.__new__(cls)
         writer._own(path, descriptor, end_of_good)
@@ -326,17 +329,9 @@ class JournalWriter:
         """Close the file: from now on any process may import it."""
         if self._fd >= 0:
             self._drain()
-            os.close(self._fd)
+            unlock_and_close(self._fd)
             self._fd = -1
         self._reserve.release()
-
-    def discard(self) -> None:
-        """Close and remove the file of a run that never began."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        self._reserve.release()
-        self.path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
         """In a forked child: close the copy of the descriptor without writing."""
@@ -449,7 +444,7 @@ def lock_journal(path: Path) -> Iterator[Refusal | None]:
         yield refusal if descriptor is None else _lock(descriptor, path)
     finally:
         if descriptor is not None:
-            os.close(descriptor)
+            unlock_and_close(descriptor)
 
 
 def _opened(path: Path) -> tuple[int | None, Refusal]:

@@ -61,10 +61,8 @@ def with_status_now(store: Store, experiment: Experiment) -> Experiment:
 
 def refuse_locked(store: Store, experiment_id: str) -> None:
     """Raise DeviceBusy for an experiment that a living process runs, before anything is written."""
-    if not is_locked(store, experiment_id):
-        return
     lock = FileLock(_lock_path(store, experiment_id))
-    if lock.path.exists():  # else it has ended just now
+    if is_locked(store, experiment_id) and lock.path.exists():  # else it has ended just now
         raise _busy(experiment_id, lock.owner())
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.files import CLOSE_ON_EXEC, NO_FOLLOW, try_lock
+from wattloop.core.files import CLOSE_ON_EXEC, NO_FOLLOW, try_lock, unlock_and_close
 
 
 class WorkOwner(NamedTuple):
@@ -273,18 +273,17 @@ class FileTimeline:
             os.close(fd)
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
-        flags = os.O_RDWR | os.O_CREAT | CLOSE_ON_EXEC | NO_FOLLOW
+    def changing(self) -> Iterator[None]:
         with self._thread_lock():
             try:
-                fd = os.open(self.path, flags, 0o600)
+                fd = os.open(self.path, os.O_RDWR | os.O_CREAT | CLOSE_ON_EXEC | NO_FOLLOW, 0o600)
             except OSError as problem:
                 raise self._unusable(problem.strerror or str(problem)) from None
             try:
                 try_lock(fd, PATIENCE_S)
                 yield
             finally:
-                os.close(fd)
+                unlock_and_close(fd)
 
     @contextmanager
     def _thread_lock(self) -> Iterator[None]:
@@ -294,9 +293,6 @@ class FileTimeline:
         finally:
             if ours:
                 self._lock.release()
-
-    def changing(self) -> AbstractContextManager[object]:
-        return self._changing()
 
     def _compact(self, fd: int) -> None:
         """Forget the past, keep where each card is: segments carry their energy with them."""

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattloop.core.files import CLOSE_ON_EXEC, is_locked, try_lock, user_id
+from wattloop.core.files import CLOSE_ON_EXEC, is_locked, try_lock, unlock_and_close, user_id
 
 if TYPE_CHECKING:
     from wattloop.integrations.run_phases import StepTotals
@@ -101,7 +101,7 @@ class StepHook:
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
             if self._lock is not None:
-                os.close(self._lock)
+                unlock_and_close(self._lock)
 
     @property
     def _stepped(self) -> bool:
