@@ -32,13 +32,15 @@ class LoadingExecutor:
         self._fail(segment.parameters.get("fault"))
         card = shared_gpus(4)[int(os.environ["CUDA_VISIBLE_DEVICES"])]
         session = Session.open(self._settings, in_process=False, keep=False)
+        # Loaded before the window begins and until it has ended: else its mean power would depend
+        # on how long this process waits for a processor.
+        card.load(segment.parameters["load"], owner=this_process())
         with session.begin("segment") as window:
-            card.load(segment.parameters["load"], owner=this_process())
             before = self._epochs
             while self._epochs < segment.until.epochs:
                 time.sleep(EPOCH_S)
                 self._epochs += 1
-            card.load(0.0)
+        card.load(0.0)
         session.close()
         return Progress(
             status=Status.PAUSED,

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,10 +67,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         ray._private.ray_constants.ENABLE_RAY_CLUSTER = True
         EARLIER.clear()
         EARLIER.update(_sockets_of_the_cluster())
-        connect_ray(None, num_cpus=2, num_gpus=4, object_store_memory=80 << 20)
+        _start_cluster(ray)
         patch.syspath_prepend(str(folder / "site"))
         yield settings_from(os.environ)
         ray.shutdown()
+
+
+def _start_cluster(ray: Any) -> None:
+    """Ray gives its own processes 30 s to start, which may be too short on a busy machine."""
+    while True:
+        try:
+            connect_ray(None, num_cpus=2, num_gpus=4, object_store_memory=80 << 20)
+            return
+        except ConfigError as error:
+            if "timed out" not in str(error):
+                raise
+            ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +142,8 @@ def test_two_candidates_at_once_on_two_gpus(bench: RayExecutor) -> None:
     assert light.status is heavy.status is Status.PAUSED
     assert light.metrics["devices"] == heavy.metrics["devices"] == 1
     assert light.metrics["pid"] != heavy.metrics["pid"]
-    assert heavy.energy_j > 2 * light.energy_j
+    # by power: on a busy machine one may take longer than the other
+    assert heavy.energy_j / heavy.time_s > 2 * light.energy_j / light.time_s
     assert light.run_id is None, "runs of workers are not in the store of the search"
 
 
@@ -149,7 +163,7 @@ def test_a_paused_training_goes_on_where_it_was(bench: RayExecutor) -> None:
 def test_a_worker_that_dies_is_a_killed_training(bench: RayExecutor) -> None:
     """Its joules are known all the same, the other one goes on, and its slot is used again."""
     pid = int(bench.run(segment("doomed", 1)).metrics["pid"])
-    threading.Timer(2 * EPOCH_S, os.kill, (pid, signal.SIGKILL)).start()
+    threading.Thread(target=_kill_in_training, args=(pid,), daemon=True).start()
     with ThreadPoolExecutor(2) as threads:
         dead, alive = threads.map(bench.run, [segment("doomed", 100), segment("other", 3)])
     assert dead.status is Status.KILLED
@@ -161,6 +175,14 @@ def test_a_worker_that_dies_is_a_killed_training(bench: RayExecutor) -> None:
     with ThreadPoolExecutor(2) as threads:
         other, anew = threads.map(bench.run, [segment("other", 4), segment("doomed", 2)])
     assert other.status is anew.status is Status.PAUSED
+
+
+def _kill_in_training(pid: int) -> None:
+    cards = shared_gpus(4)
+    while all(load.owner.pid != pid for card in cards for load in card.now().loads):
+        time.sleep(0.01)
+    time.sleep(2 * EPOCH_S)
+    os.kill(pid, signal.SIGKILL)
 
 
 def test_idle_watts_of_held_gpus_are_charged(bench: RayExecutor) -> None:
@@ -280,6 +302,20 @@ def test_no_room_says_what_there_is(cluster: Settings, monkeypatch: pytest.Monke
     monkeypatch.setattr("wattloop.tune.executors.ray.RESERVE_S", 0.5)
     with pytest.raises(ConfigError, match=r"8 GPU found no room .* has .*4 GPU"):
         RayExecutor(LoadingExecutor, cluster, gpus=8)
+
+
+def test_a_node_that_starts_too_slowly_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray raises a plain `Exception` for it."""
+    import ray
+
+    def too_slow(**options: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setenv(LOOPBACK_VARIABLE, "1")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", too_slow)
+    with pytest.raises(ConfigError, match="no cluster at this machine: The current node timed out"):
+        connect_ray(None)
 
 
 def small_training(trial: Trial) -> None:
