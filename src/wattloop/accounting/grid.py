@@ -194,7 +194,7 @@ class Provider:
                 if value is None:  # published as unknown
                     continue
                 points.append(IntensityPoint(_wall_s(moment), float(value) * factor))
-            except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                 raise GridUnavailable(
                     f"{self.title}: cannot read the entry {str(row)[:80]!r}"
                 ) from None
@@ -261,7 +261,8 @@ class WattTime(Provider):
             {"Authorization": f"Bearer {bearer}"},
         )
         data = data if isinstance(data, dict) else {}
-        units = (data.get("meta") or {}).get("units", "lbs_co2_per_mwh")
+        meta = data.get("meta") or {}
+        units = meta.get("units", "lbs_co2_per_mwh") if isinstance(meta, dict) else meta
         if units != "lbs_co2_per_mwh":
             raise GridUnavailable(f"{self.title}: unknown unit {str(units)[:40]!r}")
         return self._points(
