@@ -13,6 +13,7 @@ from tests.measure.conftest import Machine
 from wattloop.core.records import Domain, DomainKind, Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.settings import settings_from
+from wattloop.measure import concurrent_runs
 from wattloop.measure.concurrent_runs import (
     CountingRun,
     NodeRuns,
@@ -167,6 +168,37 @@ def test_a_process_that_died_ends_with_its_last_reading(
     assert {run.run_id for run in mine.look(6.0)} >= {"theirs"}  # what was seen is remembered
     assert not theirs.exists()
     assert {run.until_s for run in mine.look(7.0) if run.run_id == "theirs"} == {123.0}
+
+
+def test_an_unchanged_folder_is_not_read_again(
+    alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: two looks a second open no file without news, and see news at once."""
+    opened: list[Path] = []
+    in_file = concurrent_runs._Listing._in_file
+
+    def counted(self: concurrent_runs._Listing, path: Path) -> list[tuple[str, CountingRun]]:
+        opened.append(path)
+        return in_file(self, path)
+
+    monkeypatch.setattr(concurrent_runs._Listing, "_in_file", counted)
+    monkeypatch.setattr(concurrent_runs, "_listed", concurrent_runs._Listing())
+    mine = NodeRuns("machine", lambda path: 123.0)
+    mine.enter(CountingRun("mine", store_key("s"), 1.0, ("cpu",)))
+    with started() as process:
+        os.utime(alone, (1.0, 1.0))  # the change is not of this second
+        assert [run.run_id for run in mine.look(2.0)] == ["theirs"]
+        assert len(opened) == 2
+        for look in range(100):
+            assert [run.until_s for run in mine.look(3.0 + look)] == [None]
+        assert len(opened) == 2
+        process.kill()
+    assert [run.until_s for run in mine.look(200.0)] == [123.0]  # its end needs no news
+    assert len(opened) == 2
+    with started() as process:
+        mine.look(201.0)
+        assert len(opened) > 2
+        process.kill()
 
 
 def test_foreign_content_is_read_without_harm(alone: Path) -> None:

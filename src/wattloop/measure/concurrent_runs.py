@@ -45,6 +45,7 @@ REMEMBERED = 64
 DEAD_S = 3_600.0
 """The list of a killed process is removed when it has not changed for this long."""
 RECENT_S = 1.0
+LIST_EVERY_S = 30.0
 MOST_FILES = 2_048
 MOST_BYTES = 262_144
 WHOLE_NODE = "node"
@@ -287,6 +288,9 @@ class _Listing:
         self._pid = 0
         self._runs: dict[str, tuple[str, CountingRun]] = {}
         self._cache: dict[str, tuple[float, list[tuple[str, CountingRun]]]] = {}
+        self._found: list[tuple[int, str, list[tuple[str, CountingRun]]]] = []
+        self._folder: tuple[Path | None, int] = (None, -1)
+        self._list_s = 0.0
 
     def put(self, machine: str, run: CountingRun) -> None:
         with self._lock:
@@ -306,23 +310,45 @@ class _Listing:
             self._ours()
             mine = {run.store for _, run in self._runs.values()}
             found: list[tuple[CountingRun, bool]] = []
-            folder = _folder()
-            for path in _files(folder):
-                name = path.name
-                process = re.fullmatch(r"(\d+)-(\d+)\.json", name)
-                if process is None:
-                    continue
-                alive = _start_of(int(process.group(1))) == process.group(2)
-                runs = self._in_file(path)
-                if not alive and (_old(run for _, run in runs) or _age_s(path) > DEAD_S):
-                    self._cache.pop(name, None)
-                    with suppress(OSError):  # another user's, or removed meanwhile
-                        path.unlink()
+            for pid, start, runs in self._files():
+                # A number that is used again is noticed when the folder is listed again.
+                alive = bool(start) and os.access(f"/proc/{pid}", os.F_OK)
                 for where, run in runs:
                     if where == machine:
                         ours = run.uid == user_id() and run.store in mine
                         found.append((run._replace(ours=ours), alive))
             return found
+
+    def _files(self) -> list[tuple[int, str, list[tuple[str, CountingRun]]]]:
+        """Return number and start of each process, empty for one that ended, and its runs.
+
+        Processes replace their files, which changes the folder: without a change it is not listed.
+        """
+        folder = runs_folder()
+        try:
+            changed_ns = 0 if folder is None else folder.stat().st_mtime_ns
+        except OSError:
+            changed_ns = 0
+        now_s = time.monotonic()
+        # Two changes within a tick of the kernel's clock have the same mtime.
+        recent = abs(time.time() - changed_ns / 1e9) < RECENT_S
+        if (folder, changed_ns) == self._folder and now_s < self._list_s and not recent:
+            return self._found
+        self._folder, self._list_s = (folder, changed_ns), now_s + LIST_EVERY_S
+        self._found = []
+        for path in _files(folder):
+            process = re.fullmatch(r"(\d+)-(\d+)\.json", path.name)
+            if process is None:
+                continue
+            pid, start = int(process.group(1)), process.group(2)
+            alive = _start_of(pid) == start
+            runs = self._in_file(path)
+            if not alive and (_old(run for _, run in runs) or _age_s(path) > DEAD_S):
+                self._cache.pop(path.name, None)
+                with suppress(OSError):  # another user's, or removed meanwhile
+                    path.unlink()
+            self._found.append((pid, start if alive else "", runs))
+        return self._found
 
     def _ours(self) -> None:
         """Return this process's runs; a forked child has none yet."""
@@ -337,7 +363,7 @@ class _Listing:
             until_s = self._runs[run_id][1].until_s
             if i < len(ended) - REMEMBERED or (until_s is not None and until_s < oldest_s):
                 del self._runs[run_id]
-        folder = _folder(create=True)
+        folder = runs_folder(create=True)
         if folder is None:
             return
         path = folder / f"{self._pid}-{_start_of(self._pid)}.json"
@@ -419,7 +445,7 @@ def _digest(text: str) -> str:
     return f"{zlib.crc32(data):08x}{zlib.adler32(data):08x}"
 
 
-def _folder(*, create: bool = False) -> Path | None:
+def runs_folder(*, create: bool = False) -> Path | None:
     """Return the machine's folder, creating it if needed; None where it cannot be used."""
     named = os.environ.get(FOLDER_VARIABLE)
     parent = next((each for each in PARENTS if os.access(each, os.W_OK)), PARENTS[-1])
