@@ -1,5 +1,7 @@
 """Promises of docs/metrics.md: joules that agree with the store, bounded series, cheap scrapes."""
 
+import math
+import random
 import re
 import shutil
 import subprocess
@@ -82,6 +84,30 @@ def test_power_owner_and_provenance(node):
     node.pass_time(20)
     # a job that ended leaves no series behind
     assert values(metrics.render(False), "wattloop_job_power_watts", job_id="7") == []
+
+
+def test_power_of_a_job_does_not_jitter_with_the_steps(tmp_path, monkeypatch):
+    """Promise: a constant power is shown as constant, whenever the agent reads a counter that is
+    renewed 10 times a second; the power of all jobs is that of the device.
+    """
+    scripts = [
+        (counter("gpu:0", Scope.GPU, device="H200")._replace(update_period_s=0.1),
+         lambda t: 300.0 * math.floor(10 * t + 1e-6) / 10),
+        (gauge("gpu:0", Scope.GPU, device="H200"), lambda t: 300.0),
+    ]  # fmt: skip
+    node = ScriptedNode(tmp_path, scripts, monkeypatch, interval_s=1.0, cluster="big")
+    metrics = followed(node)
+    node.event("start", "7", gpus="0", name="train")
+    node.pass_time(5)
+    dice = random.Random(1)
+    shown = []
+    for _ in range(60):
+        node.pass_time(dice.uniform(0.9, 1.1), step_s=0.37)
+        shown += values(
+            metrics.render(False), "wattloop_job_power_watts", job_id="7", domain="gpu:0"
+        )
+    assert len(shown) == 60
+    assert shown == pytest.approx([300.0] * 60, rel=0.005)
 
 
 def test_hostile_names_are_one_line(node):

@@ -32,7 +32,9 @@ class AgentMetrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._families: list[MetricFamily] = []
-        self._before: tuple[float, dict[tuple[str, str], float]] | None = None
+        self._before: dict[tuple[str, str], tuple[float, float]] = {}
+        """(run, domain) -> joules of the run and of the domain at the last change."""
+        self._shares: dict[tuple[str, str], float] = {}
         self._cpu_s = 0.0
 
     def families(self) -> list[MetricFamily]:
@@ -45,20 +47,20 @@ class AgentMetrics:
     def update(self, agent: Agent, faults: list[str], waiting: int | None = None) -> None:
         """Take the values of a step. Called in the agent's thread."""
         begun_s = time.thread_time()
+        watts = agent.attribution.sensors.power_w()
         families = [
-            *self._devices(agent),
-            *self._jobs(agent),
+            *self._devices(agent, watts),
+            *self._jobs(agent, watts),
             *self._health(agent, faults, waiting),
         ]
         with self._lock:
             self._families = families
         self._cpu_s += time.thread_time() - begun_s
 
-    def _devices(self, agent: Agent) -> Iterator[MetricFamily]:
+    def _devices(self, agent: Agent, watts: Mapping[str, float]) -> Iterator[MetricFamily]:
         attribution = agent.attribution
-        layout, sensors = attribution.layout, attribution.sensors
+        layout = attribution.layout
         labels = {name: _device_labels(agent, name) for name in layout.domains}
-        watts = sensors.power_w()
         yield _family(
             "wattloop_power_watts", "Power of a device or domain now.", "watts",
             ((labels[name], watts.get(name)) for name in labels),
@@ -92,13 +94,12 @@ class AgentMetrics:
         for signal, samples in found.items():
             yield _family(*SIGNALS[signal][:3], samples)
 
-    def _jobs(self, agent: Agent) -> Iterator[MetricFamily]:
+    def _jobs(self, agent: Agent, watts: Mapping[str, float]) -> Iterator[MetricFamily]:
         attribution = agent.attribution
         energy: list[MetricSample] = []
         power: list[MetricSample] = []
         doubt: list[MetricSample] = []
-        now_s = attribution.until_s
-        values: dict[tuple[str, str], float] = {}
+        values: dict[tuple[str, str], tuple[float, float]] = {}
         others: dict[str, float] = {}
         runs = [run for run in agent.open_runs.all() if run.plan.ended_s is None]
         for place, run in enumerate(sorted(runs, key=lambda run: run.plan.started_s)):
@@ -118,19 +119,19 @@ class AgentMetrics:
                     "provenance": domain.provenance.value,
                     "in_total": str(name in attribution.layout.counted).lower(),
                 }
-                values[run.plan.run_id, name] = joules
+                key = (run.plan.run_id, name)
+                values[key] = (joules, attribution.total_j(name))
                 energy.append(MetricSample(labels, joules, run.plan.run_id))
-                power.append(
-                    MetricSample(labels, self._watts(run.plan.run_id, name, joules, now_s))
-                )
+                power.append(MetricSample(labels, self._watts(key, values[key], watts.get(name))))
                 doubt.append(MetricSample(labels, account.doubt_j(name)))
         node = {"node": agent.context.node, "cluster": agent.context.config.cluster}
         energy += [
             MetricSample({**node, "job_id": OTHER, "domain": n}, joules)
             for n, joules in others.items()
         ]
-        if self._before is None or now_s > self._before[0]:
-            self._before = (now_s, values)
+        moved = {k: v for k, v in values.items() if v[1] > self._before.get(k, (0.0, -1.0))[1]}
+        self._before = {**{k: v for k, v in self._before.items() if k in values}, **moved}
+        self._shares = {key: share for key, share in self._shares.items() if key in values}
         yield MetricFamily(
             "wattloop_job_energy_joules_total",
             "Energy of a job on this node since it began; add up only in_total.",
@@ -147,14 +148,19 @@ class AgentMetrics:
             "joules",
         )
 
-    def _watts(self, run: str, name: str, joules: float, now_s: float) -> float | None:
-        if self._before is None:
-            return None
-        before_s, values = self._before
-        earlier = values.get((run, name))
-        if earlier is None or now_s <= before_s:
-            return None
-        return max(0.0, joules - earlier) / (now_s - before_s)
+    def _watts(
+        self, key: tuple[str, str], joules: tuple[float, float], domain_w: float | None
+    ) -> float | None:
+        """Return the run's part of a domain's power now.
+
+        Joules by the time between two steps would jitter: what a counter gains in a step is known
+        from readings at other moments. The part is a ratio of joules of the same readings.
+        """
+        before = self._before.get(key)
+        if before is not None and joules[1] > before[1]:
+            self._shares[key] = max(0.0, joules[0] - before[0]) / (joules[1] - before[1])
+        share = self._shares.get(key)
+        return None if share is None or domain_w is None else share * domain_w
 
     def _health(
         self, agent: Agent, faults: list[str], waiting: int | None
