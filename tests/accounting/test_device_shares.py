@@ -1,12 +1,20 @@
 """Promises of the division of a card among its users."""
 
+import json
 import math
 import random
 from collections.abc import Hashable
 
 import pytest
 
-from wattloop.accounting.device_shares import DeviceDivision, UseInterval, fit_power
+from wattloop.accounting.device_shares import (
+    DeviceDivision,
+    RunningDivision,
+    UseInterval,
+    energies_j,
+    fit_power,
+    merged,
+)
 
 COSTS_W = {"gemm": 600.0, "copy": 150.0, "lookup": 300.0, "small": 450.0}
 IDLE_W = 80.0
@@ -131,3 +139,64 @@ def test_odd_powers_divide_without_a_fault(power_w: float) -> None:
     parts = DeviceDivision(intervals, fit_power(intervals)).parts()
     assert math.fsum(part.energy_j for part in parts.values()) == power_w
     assert all(part.energy_j >= 0 for part in parts.values())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_given_step_by_step_adds_up_and_comes_to_the_whole(seed: int) -> None:
+    """Promise: each step's parts are its energy and none is negative; in the end each user has what
+    the whole time tells, though the first steps could not tell it. A state continues the division.
+    """
+    intervals, true_j = _intervals(seed, looks=240)
+    dice = random.Random(seed)
+    first = [UseInterval(0.5, 0.5 * (IDLE_W + 170.0), {"gemm": 0.2, "copy": 1 / 3})] * 60
+    true_j["gemm"] += 30 * (IDLE_W / 2 + 120.0)
+    true_j["copy"] += 30 * (IDLE_W / 2 + 50.0)
+    given = dict.fromkeys(true_j, 0.0)
+    division = RunningDivision(limit_w=700.0)
+    for each in [*first, *intervals]:
+        if dice.random() < 0.05:
+            state = json.loads(json.dumps(division.to_state()))
+            division = RunningDivision(limit_w=700.0, state=state)
+        parts = division.divide(each)
+        assert math.fsum(p.energy_j for p in parts.values()) == pytest.approx(each.energy_j)
+        assert min(part.energy_j for part in parts.values()) >= 0
+        for user, part in parts.items():
+            given[str(user)] += part.energy_j
+    assert division.is_shared
+    assert given == pytest.approx(true_j, rel=0.1)
+
+
+def test_a_long_time_is_remembered_coarsely_and_then_forgotten() -> None:
+    division = RunningDivision(idle_w=IDLE_W)
+    for step in range(3_000):
+        both = {"a": 0.2, "b": 0.1} if step < 500 else {"a": 0.2}
+        division.divide(UseInterval(1.0, 200.0, both))
+        assert len(division.to_state()) <= 128
+    assert not division.is_shared
+
+
+def test_idle_power_seen_earlier_replaces_the_guess() -> None:
+    """Promise: what this card drew without a user is used where its table entry is missing."""
+    use: dict[Hashable, float | None] = {"large": 0.25, "small": 0.03}
+    busy = [UseInterval(0.5, 0.5 * (IDLE_W + 300.0 * 0.28), use)] * 200
+    true_j = 100.0 * (IDLE_W / 2 + 300.0 * 0.03)
+    errors = []
+    for seen_w in (None, IDLE_W):
+        fit = fit_power(busy, seen_w=seen_w, limit_w=400.0)
+        errors.append(abs(DeviceDivision(busy, fit).part(["small"]).energy_j - true_j) / true_j)
+    assert errors[0] > 0.25
+    assert errors[1] < 0.02
+    known = fit_power(busy, idle_w=1.2 * IDLE_W, seen_w=IDLE_W, limit_w=400.0)
+    assert known == fit_power(busy, idle_w=1.2 * IDLE_W, limit_w=400.0)
+
+
+def test_what_is_booked_leaves_the_rest_of_an_interval() -> None:
+    each = UseInterval(1.0, 100.0, {"a": 0.2, "b": 0.2, "c": None}, {"b": 3.0, "c": 1.0})
+    left = each.without({"a": 30.0})
+    assert (left.energy_j, left.use, left.idle_share) == (70.0, {"b": 0.2, "c": None}, 2 / 3)
+    assert energies_j(left, None) == pytest.approx({"b": 52.5, "c": 17.5})
+    assert each.without({}) == each
+    both = merged([each, UseInterval(3.0, 60.0, {"b": 0.4})])
+    assert both.duration_s == 4.0
+    assert both.use == {"a": pytest.approx(0.05), "b": pytest.approx(0.35), "c": None}
+    assert both.weight == {"a": 0.0, "b": 0.75, "c": 0.25}

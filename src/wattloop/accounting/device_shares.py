@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PRIOR_SPREAD = 0.5
 """Spread of the power that programs draw per second of SM use. A board of 80 W idle and 700 W
@@ -35,6 +35,14 @@ ROUNDING = 0.01 / math.sqrt(12)
 """Standard deviation of a utilisation in whole percents, taken as the same in every interval."""
 
 
+MOST_STEPS = 128
+REMEMBERED_S = 1_800.0
+FIT_EVERY_S, FIT_AGAIN = 30.0, 0.2
+"""A fit is renewed after so long, or after this part of the time that is remembered."""
+PAID_BACK = 0.5
+"""Part of a step's energy that corrects earlier ones, so that power stays near the truth."""
+
+
 class UseInterval(NamedTuple):
     """Energy of a device in an interval, and its users.
 
@@ -43,6 +51,7 @@ class UseInterval(NamedTuple):
             unknown. Idle users that hold memory are listed with 0.
         weight: user -> what stands for its use where that is unknown: memory, or slices.
         idle: user -> its part in idle power where that is not even: slices.
+        idle_share: part of idle power that belongs to these users; the rest is booked to others.
     """
 
     duration_s: float
@@ -50,6 +59,7 @@ class UseInterval(NamedTuple):
     use: Mapping[Hashable, float | None]
     weight: Mapping[Hashable, float] = {}
     idle: Mapping[Hashable, float] = {}
+    idle_share: float = 1.0
 
     def idle_part(self, users: Collection[Hashable]) -> float:
         """Return the part of some users in idle power, 0 to 1."""
@@ -57,6 +67,37 @@ class UseInterval(NamedTuple):
         if whole <= 0:
             return sum(user in users for user in self.use) / len(self.use)
         return math.fsum(part for user, part in self.idle.items() if user in users) / whole
+
+    def without(self, booked: Mapping[Hashable, float]) -> UseInterval:
+        """Return what some users, whose joules are booked, leave to the others."""
+        if not booked or not self.use:
+            return self
+        left = [user for user in self.use if user not in booked]
+        return self._replace(
+            energy_j=max(0.0, self.energy_j - math.fsum(booked.values())),
+            use={user: self.use[user] for user in left},
+            idle={user: part for user, part in self.idle.items() if user in left},
+            idle_share=self.idle_share * self.idle_part(left),
+        )
+
+
+def merged(intervals: Sequence[UseInterval]) -> UseInterval:
+    """Return neighbouring intervals as one, with the mean use of each user."""
+    duration_s = math.fsum(each.duration_s for each in intervals)
+    users = dict.fromkeys(user for each in intervals for user in each.use)
+    unknown = {user for each in intervals for user, use in each.use.items() if use is None}
+
+    def mean(column: int, user: Hashable) -> float:
+        found = ((each.duration_s, each[column].get(user)) for each in intervals)  # type: ignore[union-attr]  # columns 2 to 4 are mappings
+        return math.fsum(part_s * (value or 0.0) for part_s, value in found) / duration_s
+
+    return UseInterval(
+        duration_s,
+        math.fsum(each.energy_j for each in intervals),
+        {user: None if user in unknown else mean(2, user) for user in users},
+        {user: mean(3, user) for user in users} if any(i.weight for i in intervals) else {},
+        {user: mean(4, user) for user in users} if any(i.idle for i in intervals) else {},
+    )
 
 
 class SharePart(NamedTuple):
@@ -119,9 +160,9 @@ class DeviceDivision:
         for each in self._intervals:
             if not each.use:
                 continue
-            idle_j = min(fit.idle_w * each.duration_s, each.energy_j) if fit else 0.0
+            idle_j = _idle_j(each, fit)
             present = each.idle_part(users)
-            weights = self._weights(each)
+            weights = _weights(each, fit)
             total = math.fsum(weights.values())
             share = math.fsum(w for user, w in weights.items() if user in users) / total
             dynamic_j = each.energy_j - idle_j
@@ -140,18 +181,36 @@ class DeviceDivision:
         variance += sum((ROUNDING * slope_j) ** 2 for slope_j in use_slopes_j.values())
         return SharePart(own_j, 2 * math.sqrt(max(0.0, variance)))
 
-    def _weights(self, each: UseInterval) -> dict[Hashable, float]:
-        if self._fit is not None:
-            weights = {user: self._fit.cost_w(user) * (x or 0.0) for user, x in each.use.items()}
-        else:
-            weights = {user: each.weight.get(user, 0.0) for user in each.use}
-        return weights if math.fsum(weights.values()) > 0 else dict.fromkeys(each.use, 1.0)
+
+def energies_j(each: UseInterval, fit: PowerFit | None) -> dict[Hashable, float]:
+    """Return the joules of each user of one interval; they add up to its energy."""
+    if not each.use:
+        return {}
+    idle_j, weights = _idle_j(each, fit), _weights(each, fit)
+    dynamic_j, total = each.energy_j - idle_j, math.fsum(weights.values())
+    return {
+        user: idle_j * each.idle_part([user]) + dynamic_j * weight / total
+        for user, weight in weights.items()
+    }
+
+
+def _idle_j(each: UseInterval, fit: PowerFit | None) -> float:
+    return min(fit.idle_w * each.idle_share * each.duration_s, each.energy_j) if fit else 0.0
+
+
+def _weights(each: UseInterval, fit: PowerFit | None) -> dict[Hashable, float]:
+    if fit is not None:
+        weights = {user: fit.cost_w(user) * (use or 0.0) for user, use in each.use.items()}
+    else:
+        weights = {user: each.weight.get(user, 0.0) for user in each.use}
+    return weights if math.fsum(weights.values()) > 0 else dict.fromkeys(each.use, 1.0)
 
 
 def fit_power(
     intervals: Sequence[UseInterval],
     *,
     idle_w: float | None = None,
+    seen_w: float | None = None,
     limit_w: float | None = None,
 ) -> PowerFit | None:
     """Fit idle power and the cost of each user's use to the device's power.
@@ -161,8 +220,9 @@ def fit_power(
     Args:
         intervals: of a time with one set of users or several.
         idle_w: idle power of the device, if known; else that of intervals without a user.
+        seen_w: its power at an earlier time without a user, if there was one.
         limit_w: its power limit. Intervals at the limit do not tell what a use costs. Idle power
-            is a part of it, where `idle_w` is unknown.
+            is a part of it, where nothing else tells it.
     """
     rows = [each for each in intervals if each.use and each.duration_s > 0]
     if not rows or any(use is None for each in rows for use in each.use.values()):
@@ -170,7 +230,7 @@ def fit_power(
     time_s = math.fsum(each.duration_s for each in rows)
     mean_w = max(math.fsum(each.energy_j for each in rows) / time_s, 1e-6)
     quiet_w = sorted(e.energy_j / e.duration_s for e in intervals if e.duration_s > 0 and not e.use)
-    seen_w = quiet_w[len(quiet_w) // 2] if quiet_w else None
+    seen_w = quiet_w[len(quiet_w) // 2] if quiet_w else seen_w
     if idle_w is not None:
         idle_spread_w = 0.05 * idle_w
     elif limit_w is not None:  # as uncertain where seen: some cards draw less without a context
@@ -264,3 +324,107 @@ def _scaled(matrix: Sequence[Sequence[float]], by: Sequence[float]) -> list[list
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
     return sum(x * y for x, y in zip(left, right, strict=True))
+
+
+class RunningDivision:
+    """Division of a device's energy step by step, where what was given cannot be taken back.
+
+        x_u = p_u + a_u,   sum of a_u = 0,   a_u >= -PAID_BACK p_u
+
+    p_u is the part of user u in a step, by the present fit. The fit knows more with every step, so
+    that earlier parts were too large or too small; a_u pays that back from the energy of this step.
+    The parts of each step add up to it, and no sum ever falls.
+
+    Args:
+        idle_w, seen_w, limit_w: as for `fit_power`.
+        state: of `to_state`, of an earlier process.
+    """
+
+    def __init__(
+        self,
+        idle_w: float | None = None,
+        seen_w: float | None = None,
+        limit_w: float | None = None,
+        state: Sequence[Sequence[Any]] = (),
+    ) -> None:
+        self._known = {"idle_w": idle_w, "seen_w": seen_w, "limit_w": limit_w}
+        self._steps = [
+            (UseInterval(row[0], row[1], dict(row[2])), dict(row[3])) for row in state
+        ]  # with the joules that were given
+        self._fit: PowerFit | None = None
+        self._unfitted_s = math.inf
+        self._owed: dict[Hashable, float] = {}
+
+    @property
+    def is_shared(self) -> bool:
+        """Return True if several users had the device at a time that is remembered."""
+        return any(len(each.use) > 1 for each, _ in self._steps)
+
+    def divide(self, step: UseInterval) -> dict[Hashable, SharePart]:
+        """Return the part of each user in the next step."""
+        self._remember(step, {})
+        self._unfitted_s += step.duration_s
+        length_s = math.fsum(each.duration_s for each, _ in self._steps)
+        if self._fit is None or self._unfitted_s >= min(FIT_EVERY_S, FIT_AGAIN * length_s):
+            self._refit(step.use)
+        given_j = self._corrected(energies_j(step, self._fit))
+        self._steps[-1] = (step, given_j)
+        division = DeviceDivision([step], self._fit)
+        return {
+            user: SharePart(own_j, division.part([user]).uncertainty_j)
+            for user, own_j in given_j.items()
+        }
+
+    def to_state(self) -> list[list[Any]]:
+        return [
+            [
+                round(each.duration_s, 3),
+                round(each.energy_j, 3),
+                {user: round(use or 0.0, 4) for user, use in each.use.items()},
+                {user: round(own_j, 3) for user, own_j in given_j.items()},
+            ]
+            for each, given_j in self._steps
+        ]
+
+    def _remember(self, step: UseInterval, given_j: dict[Hashable, float]) -> None:
+        steps = self._steps
+        steps.append((step, given_j))
+        if len(steps) > MOST_STEPS:
+            steps[:-1] = [
+                (
+                    merged([one, two]),
+                    {user: a.get(user, 0.0) + b.get(user, 0.0) for user in (a | b)},
+                )
+                for (one, a), (two, b) in zip(steps[0:-1:2], steps[1:-1:2], strict=True)
+            ]
+            length_s = math.fsum(each.duration_s for each, _ in steps)
+            while length_s > REMEMBERED_S and len(steps) > 1:
+                length_s -= steps.pop(0)[0].duration_s
+
+    def _refit(self, present: Mapping[Hashable, float | None]) -> None:
+        """Fit what is remembered, and compute what each present user was given too little of it."""
+        self._unfitted_s = 0.0
+        self._fit = fit_power([each for each, _ in self._steps], **self._known)
+        self._owed = {}
+        for each, given_j in self._steps[:-1]:
+            ended = {user: joules for user, joules in given_j.items() if user not in present}
+            for user, own_j in energies_j(each.without(ended), self._fit).items():
+                self._owed[user] = self._owed.get(user, 0.0) + own_j - given_j.get(user, 0.0)
+
+    def _corrected(self, parts_j: dict[Hashable, float]) -> dict[Hashable, float]:
+        owed = {user: self._owed.get(user, 0.0) for user in parts_j}
+        most = {user: min(-owed[user], PAID_BACK * parts_j[user]) for user in owed}
+        taken_j = math.fsum(joules for joules in most.values() if joules > 0)
+        missing_j = math.fsum(joules for joules in owed.values() if joules > 0)
+        moved_j = min(taken_j, missing_j)
+        if moved_j <= 0:
+            return parts_j
+        found = {}
+        for user, own_j in parts_j.items():
+            whole_j, change_j = (
+                (missing_j, owed[user]) if owed[user] > 0 else (taken_j, -most[user])
+            )
+            change_j *= moved_j / whole_j
+            self._owed[user] = owed[user] - change_j
+            found[user] = own_j + change_j
+        return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.accounting.energy_slope import MIN_POINTS, Line, fit_line
-from wattloop.core.errors import StoreError, StoreTooNew, StoreUnwritable
+from wattloop.core.errors import StoreError, StoreTooNew, StoreUnwritable, WattloopError
 from wattloop.core.files import atomic_write_json, user_path
 from wattloop.core.records import Provenance
 from wattloop.core.results import DomainEnergy, Missing, WindowResult
@@ -261,6 +261,15 @@ def idle_path(store_location: str, machine_id: str) -> Path:
     location = Settings().store_location if "://" in store_location else store_location
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in machine_id) or "machine"
     return user_path(location).parent / "idle" / f"{safe}.json"
+
+
+def fitted_idle_power(settings: Settings, machine_id: str) -> dict[str, float]:
+    """Return the slopes of a machine's idle lines; {} without them."""
+    try:
+        record = load_idle(idle_path(settings.store_location, machine_id))
+    except WattloopError:
+        return {}
+    return {} if record is None else {name: line.beta_w for name, line in record.lines.items()}
 
 
 def save_idle(path: Path, record: IdleRecord) -> None:

@@ -16,8 +16,10 @@ import functools
 import itertools
 import os
 import threading
+import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,10 +29,14 @@ from wattloop.accounting.device_shares import (
     SharePart,
     UseInterval,
     fit_power,
+    merged,
 )
-from wattloop.core.records import Gap, Provenance, Scope
+from wattloop.core.files import user_id
+from wattloop.core.records import Domain, Gap, Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, WindowResult, non_overlapping
 from wattloop.hardware.host import Host
+from wattloop.measure.concurrent_runs import device_key, machine_name
+from wattloop.measure.device_book import BookedInterval, DeviceBook, Measure
 from wattloop.measure.meter_stream import DomainSource
 from wattloop.meters.base import DeviceProcess, Meter
 
@@ -42,6 +48,9 @@ TRIES = 5
 """A process that ends while the tree is read makes the reading useless."""
 PRESENT = "/present"
 """Ends the name of the curve of how many processes hold a context, by which idle power goes."""
+BOOK_EVERY_S, SETTLED_S = 0.4, 0.01
+SILENT_S = 0.75
+"""After so long the process that writes the book of a GPU is taken to have ended."""
 MOST_POINTS = 8_192
 MOST_CHUNKS = 240
 IDLE_WEIGHT = 1e-6
@@ -64,6 +73,10 @@ class _Look(NamedTuple):
     time_s: float
     duration_s: float
     processes: Mapping[int, DeviceProcess]
+
+
+def _time_s(look: _Look) -> float:
+    return look.time_s
 
 
 class ShareCurves:
@@ -189,7 +202,7 @@ class ShareCurves:
                 found.append(UseInterval(right_s - left_s, span.energy_j, use, {}, idle))
             return found
 
-        idle_w, limit_w = _known_idle_w(channel.domain.device), channel.domain.tdp_w
+        idle_w, limit_w = known_idle_w(channel.domain.device), channel.domain.tdp_w
         fit = fit_power(uses(times_s[0], times_s[-1]), idle_w=idle_w, limit_w=limit_w)
         intervals = uses(begin_s, end_s)
         whole_j = sum(each.energy_j for each in intervals)
@@ -304,6 +317,9 @@ class ProcessShares(ShareCurves):
         gpus: names of the GPUs that the run counts.
         meters: that may name the processes on them.
         only: devices that are divided; all, and the CPU, where it is None.
+        book_folder: of the books that the runs of a GPU share; without one each run divides for
+            itself.
+        idle_w: idle power of GPUs, as `wattloop idle` has measured it.
     """
 
     def __init__(
@@ -312,12 +328,19 @@ class ProcessShares(ShareCurves):
         gpus: Collection[str],
         meters: Sequence[Meter] = (),
         only: Collection[str] | None = None,
+        book_folder: Path | None = None,
+        idle_w: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(only)
         self._host = host
         self._meters = meters
         self._looks: dict[str, list[_Look]] = {}
         self._fits: dict[str, tuple[_Look, PowerFit | None]] = {}
+        self._gpus = frozenset(gpus)
+        self._book_folder = book_folder
+        self._idle_w = idle_w or {}
+        self._books: dict[str, tuple[DeviceBook, DomainSource]] = {}
+        self._final: dict[str, tuple[tuple[float, ...], tuple[SharePart, float, str]]] = {}
         self._own: set[int] = set()
         self._event_s = -EVENT_EVERY_S
         self._cpu_times_s: dict[_Process, float] = {}
@@ -380,53 +403,145 @@ class ProcessShares(ShareCurves):
         before = self.last(name)
         self.add(name, now_s, before[0] + own * duration_s, before[1] + every * duration_s)
 
+    # -- the book of a GPU, which the runs on it share -------------------------------------
+
+    def begin(self, channels: Iterable[DomainSource], begin_s: float) -> None:
+        """Open the books of the GPUs that are divided, where the run begins."""
+        if self._book_folder is None or not self._lists_children:
+            return
+        for channel in channels:
+            name, domain = channel.domain.name, channel.domain
+            if (
+                name in self._gpus
+                and not domain.is_split
+                and (not self._only or name in self._only)
+            ):
+                book = DeviceBook(self._book_folder / book_name(self._host, domain))
+                book.begin(begin_s)
+                self._books[name] = (book, channel)
+
+    def book(self) -> None:
+        """Write what is known of each GPU up to the look before the last one."""
+        with self._lock:
+            for name, (book, channel) in self._books.items():
+                book.read()
+                looks = self._looks.get(name, ())
+                if len(looks) < 2:
+                    continue
+                until_s = looks[-2].time_s
+                known = channel.track.last_read_s > until_s + SETTLED_S
+                wait_s = BOOK_EVERY_S if book.written_s == book.until_s else SILENT_S
+                if known and until_s >= book.until_s + wait_s:
+                    book.extend(looks[0].time_s, until_s, self._measure(name, channel))
+
+    def announce_end(self, end_s: float) -> None:
+        """Let the books have an edge where the run ends."""
+        with self._lock:
+            for book, _ in self._books.values():
+                book.mark(end_s)
+
+    def end(self, begin_s: float, end_s: float) -> None:
+        """Book this run's part, which later parts of other runs leave out."""
+        with self._lock:
+            for name, (book, channel) in self._books.items():
+                if len(self._looks.get(name, ())) < 2 or end_s <= begin_s:
+                    continue
+                measure = self._measure(name, channel)
+                book.extend(self._looks[name][0].time_s, end_s, measure, patience_s=0.0)
+                before = self._part(name, channel, begin_s, end_s)
+                if before is None or not book.take(
+                    self._own, begin_s, end_s, self._fit(name, channel), measure
+                ):
+                    continue
+                after = self._part(name, channel, begin_s, end_s)
+                if after is not None:
+                    part = after[0]._replace(uncertainty_j=before[0].uncertainty_j)
+                    self._final[name] = ((begin_s, end_s), (part, *after[1:]))
+
+    def _measure(self, name: str, channel: DomainSource) -> Measure:
+        looks = self._looks[name]
+        return lambda begin_s, end_s: _interval(looks, channel, begin_s, end_s)
+
     def _part(
         self, device: str, channel: DomainSource, begin_s: float, end_s: float
     ) -> tuple[SharePart, float, str] | None:
         with self._lock:
             looks = list(self._looks.get(device, ()))
-        if len(looks) < 2:
-            return super()._part(device, channel, begin_s, end_s)
-        name, last = channel.domain.name, looks[-1]
-        if self._fits.get(name, (None,))[0] is not last:
-            whole = self._intervals(device, looks, channel, looks[0].time_s, last.time_s)
-            idle_w, limit_w = _known_idle_w(channel.domain.device), channel.domain.tdp_w
-            self._fits[name] = (last, fit_power(whole, idle_w=idle_w, limit_w=limit_w))
-        fit = self._fits[name][1]
-        intervals = self._intervals(device, looks, channel, begin_s, end_s)
-        part = DeviceDivision(intervals, fit).part(self._own)
-        whole_j = sum(each.energy_j for each in intervals)
-        split = any(each.slices for each in last.processes.values())
+            if len(looks) < 2:
+                return super()._part(device, channel, begin_s, end_s)
+            times_s, final = self._final.get(device, ((), None))
+            if times_s == (begin_s, end_s):
+                return final
+            fit = self._fit(device, channel)
+            pieces = self._pieces(device, looks, channel, begin_s, end_s)
+        left = [each.interval.without(each.booked) for each in pieces]
+        part = DeviceDivision(left, fit).part(self._own)
+        booked_j = sum(each.booked.get(pid, 0.0) for each in pieces for pid in self._own)
+        part = part._replace(energy_j=part.energy_j + booked_j)
+        whole_j = sum(each.interval.energy_j for each in pieces)
+        split = any(each.slices for each in looks[-1].processes.values())
         by_use = BY_ACTIVITY if split else BY_USE
         return part, whole_j, by_use if fit else BY_SLICES if split else BY_MEMORY
 
-    def _intervals(
+    def _fit(self, device: str, channel: DomainSource) -> PowerFit | None:
+        """Fit power to all that is known of a card, also by the runs before."""
+        looks, book = self._looks[device], self._books.get(device, (None,))[0]
+        name, last = channel.domain.name, looks[-1]
+        if self._fits.get(name, (None,))[0] is not last:
+            begin_s = looks[0].time_s
+            idle_w, seen_w = known_idle_w(channel.domain.device), self._idle_w.get(name)
+            if book is not None and book.intervals:
+                begin_s = min(begin_s, book.intervals[0].begin_s)
+                seen_w = seen_w or book.idle_w
+            pieces = self._pieces(device, looks, channel, begin_s, last.time_s)
+            stride = max(1, -(-len(pieces) // MOST_CHUNKS))
+            whole = [
+                merged([each.interval for each in pieces[i : i + stride]])
+                for i in range(0, len(pieces), stride)
+            ]
+            limit_w = channel.domain.tdp_w
+            fit = fit_power(whole, idle_w=idle_w, seen_w=seen_w, limit_w=limit_w)
+            self._fits[name] = (last, fit)
+        return self._fits[name][1]
+
+    def _pieces(
         self,
         device: str,
         looks: Sequence[_Look],
         channel: DomainSource,
         begin_s: float,
         end_s: float,
-    ) -> list[UseInterval]:
-        """Return energy and use of a card between two instants, in at most `MOST_CHUNKS` parts."""
-        times_s = [look.time_s for look in looks]
-        found: list[UseInterval] = []
+    ) -> list[BookedInterval]:
+        """Return energy and use of a card between two instants: as booked, else as seen here."""
+        book = self._books.get(device, (None,))[0]
+        found: list[BookedInterval] = []
+        at_s = begin_s
+        for each in book.between(begin_s, end_s) if book is not None else ():
+            left_s, right_s = max(begin_s, each.begin_s), min(end_s, each.end_s)
+            found += self._seen(device, looks, channel, at_s, left_s)
+            if (left_s, right_s) != (each.begin_s, each.end_s):
+                span = channel.between(left_s, right_s)
+                each = each.between(left_s, right_s, span and span.energy_j)  # noqa: PLW2901 - the part of it
+            found.append(each)
+            at_s = right_s
+        return found + self._seen(device, looks, channel, at_s, end_s)
+
+    def _seen(
+        self,
+        device: str,
+        looks: Sequence[_Look],
+        channel: DomainSource,
+        begin_s: float,
+        end_s: float,
+    ) -> list[BookedInterval]:
+        """Return what this process has seen, in at most `MOST_CHUNKS` parts."""
+        if end_s <= begin_s:
+            return []
+        found = []
         for left_s, right_s in itertools.pairwise(self.edges(device, begin_s, end_s)):
-            span = channel.between(left_s, right_s) if right_s > left_s else None
-            if span is None:
-                continue
-            # the first and the last look hold beyond their times
-            first = min(max(1, bisect_right(times_s, left_s)), len(looks) - 1)
-            last = min(max(first, bisect_left(times_s, right_s)), len(looks) - 1)
-            look = functools.reduce(_merged, looks[first : last + 1])
-            use: dict[Hashable, float | None] = {
-                pid: each.sm for pid, each in look.processes.items()
-            }
-            weight: dict[Hashable, float] = {
-                pid: each.slices or each.memory_b or 0.0 for pid, each in look.processes.items()
-            }
-            idle: dict[Hashable, float] = {pid: p.slices for pid, p in look.processes.items()}
-            found.append(UseInterval(right_s - left_s, span.energy_j, use, weight, idle))
+            interval = _interval(looks, channel, left_s, right_s) if right_s > left_s else None
+            if interval is not None:
+                found.append(BookedInterval(left_s, right_s, interval))
         return found
 
     def _busy_s(self) -> float | None:
@@ -438,7 +553,7 @@ class ProcessShares(ShareCurves):
 
 
 @functools.cache
-def _known_idle_w(device: str) -> float | None:
+def known_idle_w(device: str) -> float | None:
     """Return the idle power of a GPU from the table of GPUs; None where it has none."""
     from wattloop.core.errors import WattloopError
     from wattloop.hardware.gpus import gpu_named
@@ -447,6 +562,34 @@ def _known_idle_w(device: str) -> float | None:
         return gpu_named(device).idle_w
     except WattloopError:
         return None
+
+
+def book_name(host: Host, domain: Domain) -> str:
+    """Return the name of the book of a GPU: for a user, where process numbers mean the same."""
+    namespace = ""
+    with suppress(OSError):
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    what = "\n".join((machine_name(host), namespace, device_key(domain)))
+    return f"gpu-{user_id()}-{zlib.crc32(what.encode()):08x}{zlib.adler32(what.encode()):08x}.book"
+
+
+def _interval(
+    looks: Sequence[_Look], channel: DomainSource, begin_s: float, end_s: float
+) -> UseInterval | None:
+    """Return energy and use of a card between two instants; None where the energy is unknown."""
+    span = channel.between(begin_s, end_s)
+    if span is None:
+        return None
+    # the first and the last look hold beyond their times
+    first = min(max(1, bisect_right(looks, begin_s, key=_time_s)), len(looks) - 1)
+    last = min(max(first, bisect_left(looks, end_s, key=_time_s)), len(looks) - 1)
+    found = functools.reduce(_merged, looks[first : last + 1]).processes
+    use: dict[Hashable, float | None] = {pid: each.sm for pid, each in found.items()}
+    weight: dict[Hashable, float] = {
+        pid: each.slices or each.memory_b or 0.0 for pid, each in found.items()
+    }
+    idle: dict[Hashable, float] = {pid: p.slices for pid, p in found.items() if p.slices}
+    return UseInterval(end_s - begin_s, span.energy_j, use, weight, idle)
 
 
 def _merged(left: _Look, right: _Look) -> _Look:

@@ -16,7 +16,7 @@ from wattloop.core.records import Scope, picked
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings, settings_from
 from wattloop.hardware.host import Host
-from wattloop.measure.concurrent_runs import Presence, SharedTime
+from wattloop.measure.concurrent_runs import Presence, SharedTime, runs_folder
 from wattloop.measure.job import RUN_VARIABLE, Job, current_job, current_pool, enter_job, leave_job
 from wattloop.measure.meter_stream import DomainSource, selected
 from wattloop.measure.process_share import ProcessShares, is_divided
@@ -226,9 +226,13 @@ class Session:
         self.started_wall_s = context.clock.wall_s()
         split = {channel.domain.name for channel in self.channels if channel.domain.is_split}
         if context.settings.share == "process" or split:
+            from wattloop.accounting.idle import fitted_idle_power
+
             gpus = [channel.domain.name for channel in self.channels if _is_gpu(channel)]
             only = None if context.settings.share == "process" else split
-            self.shares = ProcessShares(context.host, gpus, inventory.meters, only)
+            folder = runs_folder(create=True) if separate_process else None
+            idle_w = fitted_idle_power(context.settings, context.host.machine_id)
+            self.shares = ProcessShares(context.host, gpus, inventory.meters, only, folder, idle_w)
         self._in_process = in_process
         self._edge_feeds = reader.edge_feeds
         self._ids = itertools.count(ROOT_WINDOW_ID)
@@ -417,6 +421,8 @@ class Session:
                 return self.closed
             end_s = self.ended_s = self.clock.now_s() if end_s is None else end_s
             self._presence.announce_end(end_s)
+            if self.shares is not None:
+                self.shares.announce_end(end_s)
             hung = not self.reader.stop(end_s)
             if hung and self._journal.wait_for_writer():
                 hung = not self.reader.stop(end_s)
@@ -477,6 +483,7 @@ class Session:
         self.started_wall_s = self.clock.wall_s()
         if self.shares is not None:
             self.shares.look(self.started_s)
+            self.shares.begin(self.channels, self.started_s)
         if keep:
             self._presence.begin(self.started_s)
             self._begin_journal(journal_header(self, command=command, kind=kind, tags=tags))
@@ -496,6 +503,7 @@ class Session:
         self._presence.update(self._journal)
         if self.shares is not None:
             self.shares.look(self.clock.now_s(), self.record)
+            self.shares.book()
         self._notice_suspend()
         now_s = self.clock.now_s()
         self._journal.write(self.feeds, now_s, lambda end_s: final or self.settled(end_s))
@@ -517,6 +525,8 @@ class Session:
                 f"another process of this job counted the first {from_s - self.started_s:.1f} s; "
                 "this run counts the rest",
             ]
+        if self.shares is not None:
+            self.shares.end(from_s, end_s)
         result = self.between(
             from_s, end_s, name=self.name, window_id=ROOT_WINDOW_ID, warnings=warnings
         )

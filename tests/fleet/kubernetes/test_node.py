@@ -1,14 +1,19 @@
 """Promises about energy of pods: each joule once, by container, pod, namespace and owner."""
 
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fleet.agent.scripted_node import PACKAGE, domains_of
 from tests.fleet.kubernetes.conftest import CPU_W, GPU_W, UUIDS, PodNode
-from tests.support.kubelet import cgroup_of, make_group
-from tests.support.kubernetes_api import ApiError, pod, schemas_installed
+from tests.support.kubelet import Kubelet, cgroup_of, make_group
+from tests.support.kubernetes_api import ApiError, KubernetesApi, pod, schemas_installed
 from wattloop.fleet.agent.live_metrics import AgentMetrics
+from wattloop.fleet.agent.node_energy import NodeSensors
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.meters.base import DeviceProcess
 from wattloop.store.database import open_store
@@ -259,10 +264,104 @@ def test_pods_on_one_card_pay_by_their_utilisation(
         node.end_pod(container)
     node.look()
     node.work(3, rest=1.0)
+    idle_w = 0.2 * GPU_W[0]  # expected, of a card without a known limit
     for container, part in ((busy, 0.75), (idle, 0.25)):
         end = node.end_of(container)
-        assert energy_j(end, "gpu:0") == pytest.approx(10 * GPU_W[0] * part, rel=0.12)
+        expected_w = idle_w / 2 + (GPU_W[0] - idle_w) * part
+        assert energy_j(end, "gpu:0") == pytest.approx(10 * expected_w, rel=0.12)
         assert any("divided by utilisation" in text for text in end["result"]["warnings"])
+
+
+COST_W = (100.0, 350.0, 200.0, 450.0)
+USE = (0.3, 0.2, 0.25, 0.1)
+CARD_IDLE_W = 50.0
+
+
+def uses_at(time_s: float) -> list[float]:
+    """Use of a card by four pods, which pause at times of their own."""
+    periods_s = (17.0, 29.0, 41.0, 23.0)
+    return [u * (time_s % p < 0.6 * p) for u, p in zip(USE, periods_s, strict=True)]
+
+
+def card_energy_j(time_s: float) -> float:
+    steps = [k / 4 for k in range(int(4 * time_s) + 1)]
+    lengths_s = [min(0.25, time_s - each) for each in steps]
+    return sum(
+        length_s * (CARD_IDLE_W + sum(c * u for c, u in zip(COST_W, uses_at(each), strict=True)))
+        for each, length_s in zip(steps, lengths_s, strict=True)
+    )
+
+
+@pytest.mark.parametrize("kills", [0, 12])
+def test_pods_in_time_slices_pay_what_their_use_costs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    api: KubernetesApi,
+    kubelet: Kubelet,
+    kills: int,
+) -> None:
+    """Promise: each pod's part is within 10% of the truth, which utilisation alone misses by far;
+    parts add up to the card, also when the agent is killed at any moment; no counter falls.
+    """
+    clock_s: list[float] = []
+
+    def script(power_w: float) -> Callable[[float], float]:
+        if power_w != GPU_W[0]:
+            return lambda now_s: power_w * now_s
+        return lambda now_s: card_energy_j(now_s - clock_s[0]) if clock_s else 0.0
+
+    monkeypatch.setattr("tests.fleet.kubernetes.conftest.line", script)
+    node = PodNode(tmp_path, monkeypatch, api, kubelet)
+    clock_s.append(node.clock.now_s())
+    for pid in range(11, 15):
+        (node.folder / "proc" / str(pid)).mkdir()
+
+    def listed(_: object) -> dict[str, list[DeviceProcess]]:
+        uses = uses_at(node.clock.now_s() - clock_s[0] - 0.5)
+        return {"gpu:0": [DeviceProcess(11 + i, use) for i, use in enumerate(uses)]}
+
+    monkeypatch.setattr(NodeSensors, "processes", listed)
+    node.start()
+    pods = [node.run_pod(f"p{i}", gpus=(0,)) for i in range(4)]
+    for i, container in enumerate(pods):
+        group = f"0::/kubepods.slice/cri-containerd-{container}.scope\n"
+        (node.folder / "proc" / str(11 + i) / "cgroup").write_text(group)
+    node.look()
+    dice, begin_s = random.Random(kills), node.clock.now_s()
+    killed = sorted(dice.randrange(240) for _ in range(kills))
+    for second in range(240):
+        node.work(1, rest=1.0)
+        for _ in range(killed.count(second)):
+            node.kill()
+            node.start()
+    ended_s = node.clock.now_s()
+    for container in pods:
+        node.end_pod(container)
+    node.look()
+    node.work(3, rest=1.0)
+    found_j = [energy_j(node.end_of(container), "gpu:0") for container in pods]
+    span_s = [begin_s - clock_s[0] + k / 4 for k in range(int(4 * (ended_s - begin_s)))]
+    true_j = [
+        sum((CARD_IDLE_W / 4 + COST_W[i] * uses_at(at_s)[i]) / 4 for at_s in span_s)
+        for i in range(4)
+    ]
+    by_use = sum(sum(uses_at(at_s)) for at_s in span_s)
+    plain_j = [sum(uses_at(t)[i] for t in span_s) / by_use * sum(true_j) for i in range(4)]
+    assert found_j == pytest.approx(true_j, rel=0.1)
+    assert max(abs(a - b) / b for a, b in zip(plain_j, true_j, strict=True)) > 0.3
+    node.stop()
+    ends = node.ends()
+    shares = [domains_of(node.end_of(container))["gpu:0"] for container in pods]
+    assert {each["provenance"] for each in shares} == {"modelled"}
+    assert all("by utilisation and what it costs" in each["source"] for each in shares)
+    whole_j = card_energy_j(max(e["time_s"] for e in ends) - clock_s[0])
+    assert sum(energy_j(e, "gpu:0") for e in ends) == pytest.approx(whole_j, rel=1e-4)
+    for journal in node.journals():
+        names = [domain["name"] for domain in journal.header["feeds"][0]["domains"]]
+        blocks = [block for block in journal.blocks if block.feed == 0]
+        column = names.index("gpu:0")
+        rows = [value for block in blocks for value in block.values[column :: block.width]]
+        assert all(a <= b + 1e-9 for a, b in itertools.pairwise(rows))
 
 
 @pytest.mark.parametrize(

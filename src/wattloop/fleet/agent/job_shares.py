@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from wattloop.accounting.idle import idle_path, load_idle
-from wattloop.core.errors import WattloopError
+from wattloop.accounting.device_shares import (
+    IDLE_OF_LIMIT,
+    IDLE_SPREAD,
+    RunningDivision,
+    SharePart,
+    UseInterval,
+)
 from wattloop.core.records import Domain, Scope
 from wattloop.core.results import non_overlapping
-from wattloop.core.settings import Settings
-from wattloop.hardware.host import Host
+from wattloop.measure.process_share import known_idle_w
 
 # The energy of a node over one interval, in which no job starts or ends, is split among its jobs.
 # With E the energy of a CPU package (or of DRAM), P_idle its power with nothing to do, T the length
@@ -20,8 +24,10 @@ from wattloop.hardware.host import Host
 #
 #     E_static  = min(E, P_idle T)          E_j = E_static c_j / C + (E - E_static) t_j / b
 #
-# A GPU belongs to the job that has it. A job that has all CPUs and no neighbour gets all of
-# it. The rest is recorded as unattributed, so that the parts add up to the node.
+# A GPU belongs to the job that has it. Jobs that share one have parts of each interval by the
+# utilisation of their processes and what it costs (`RunningDivision`). A job that has all CPUs and
+# no neighbour gets all of it. The rest is recorded as unattributed, so that the parts add up to the
+# node.
 
 UNATTRIBUTED = ""
 """The share that no job used."""
@@ -95,11 +101,16 @@ class EnergyShare(NamedTuple):
     by_time_j: float
 
 
+Divide = Callable[[str, UseInterval], Mapping[Hashable, SharePart] | None]
+"""Divides an interval of a GPU among its jobs; None where it has no rule of its own."""
+
+
 def split(
     layout: NodeLayout,
     interval: SharedInterval,
     energy_j: Mapping[str, float],
     idle_w: Mapping[str, float],
+    divide: Divide | None = None,
 ) -> dict[str, dict[str, EnergyShare]]:
     """Return run -> domain -> share; the shares of a domain add up to its `energy_j`.
 
@@ -108,6 +119,7 @@ def split(
         interval: its time and its jobs.
         energy_j: joules of each domain in that time; a domain that is not named is not split.
         idle_w: power of shared domains with nothing to do; by CPU time alone where not named.
+        divide: divides a GPU among jobs by their use; in proportion to it unless given.
     """
     parts: dict[str, dict[str, EnergyShare]] = {run.run: {} for run in interval.occupants}
     parts[UNATTRIBUTED] = {}
@@ -123,7 +135,7 @@ def split(
             static = min(1.0, idle_w.get(name, 0.0) * duration_s / joules) if joules > 0 else 1.0
             _share(parts, name, joules, static, by_cpus, by_time)
         elif not layout.is_node(name):
-            _give_device(parts, name, joules, interval.occupants)
+            _give_device(parts, name, joules, interval, divide)
     if owner is None:
         _attribute_rest(layout, parts, energy_j)
     return parts
@@ -167,16 +179,28 @@ def _share(
 
 
 def _give_device(
-    parts: dict[str, dict[str, EnergyShare]], name: str, joules: float, jobs: Sequence[Occupant]
+    parts: dict[str, dict[str, EnergyShare]],
+    name: str,
+    joules: float,
+    interval: SharedInterval,
+    divide: Divide | None,
 ) -> None:
     """Give a device's energy to its job: jobs on instances of a card by their slices, others on
     one card (time slices, oversubscribed) by their use, else the same part each. The rest is
     unattributed.
     """
-    wanted = {one.run: one.gpu_parts.get(name, 1.0) for one in jobs if name in one.gpus}
-    used = {one.run: one.gpu_use[name] for one in jobs if name in one.gpus and name in one.gpu_use}
+    jobs = [one for one in interval.occupants if name in one.gpus]
+    wanted = {one.run: one.gpu_parts.get(name, 1.0) for one in jobs}
+    used: dict[Hashable, float] = {j.run: j.gpu_use[name] for j in jobs if name in j.gpu_use}
     if used.keys() == wanted.keys() and sum(used.values()) > 0:
-        wanted = {run: use / sum(used.values()) for run, use in used.items()}
+        step = UseInterval(interval.end_s - interval.begin_s, joules, {**used})
+        divided = divide(name, step) if divide is not None else None
+        if divided is not None:
+            for user, own in divided.items():
+                by_rule_j = own.energy_j - own.uncertainty_j
+                parts[str(user)][name] = EnergyShare(own.energy_j, own.energy_j, by_rule_j)
+            return
+        wanted = {str(run): use / sum(used.values()) for run, use in used.items()}
     whole, left_j = max(1.0, sum(wanted.values())), joules
     for run, part in wanted.items():
         share = part / whole
@@ -259,14 +283,25 @@ class EnergyLedger:
     Args:
         layout: the node's domains.
         known_s: from when on each domain's energy is known.
+        shared_gpus: use of GPUs that jobs share, by an earlier agent.
     """
 
-    def __init__(self, layout: NodeLayout, known_s: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        layout: NodeLayout,
+        known_s: Mapping[str, float],
+        shared_gpus: Mapping[str, Sequence[Sequence[Any]]] | None = None,
+    ) -> None:
         self.layout = layout
         self.accounts: dict[str, Account] = {UNATTRIBUTED: Account()}
         self.done_s: dict[str, float] = dict(known_s)
         """Up to when each domain is shared out."""
         self._intervals: deque[SharedInterval] = deque()
+        self._idle_w: Mapping[str, float] = {}
+        self.shared_gpus: dict[str, RunningDivision] = {}
+        for name, steps in (shared_gpus or {}).items():
+            if name in layout.domains:
+                self.shared_gpus[name] = self._division(name, steps)
 
     def open(self, run: str, account: Account | None = None) -> Account:
         """Open an account, or resume a saved one."""
@@ -292,6 +327,7 @@ class EnergyLedger:
         known up to an instant.
         """
         silent: set[str] = set()
+        self._idle_w = idle_w
         for interval in self._intervals:
             energy_j: dict[str, float] = {}
             for name, done_s in self.done_s.items():
@@ -305,12 +341,31 @@ class EnergyLedger:
                 energy_j[name] = take(name, interval.end_s)
                 self.done_s[name] = interval.end_s
             if energy_j:
-                self._book(split(self.layout, interval, energy_j, idle_w))
+                self._book(split(self.layout, interval, energy_j, idle_w, self._divide))
         self._forget()
 
     def is_complete(self, run_domains: Iterable[str], until_s: float) -> bool:
         """Return True when these domains are attributed up to an instant."""
         return all(self.done_s.get(name, until_s) >= until_s for name in run_domains)
+
+    def _divide(self, name: str, step: UseInterval) -> Mapping[Hashable, SharePart] | None:
+        """Divide an interval of a GPU that several jobs have, or had until a while ago."""
+        division = self.shared_gpus.get(name)
+        if division is None and len(step.use) > 1:
+            division = self.shared_gpus[name] = self._division(name)
+        if division is None or step.duration_s <= 0:
+            return None
+        found = division.divide(step)
+        if not division.is_shared:
+            del self.shared_gpus[name]
+        return found
+
+    def _division(self, name: str, steps: Sequence[Sequence[Any]] = ()) -> RunningDivision:
+        domain = self.layout.domains[name]
+        limit_w, seen_w = domain.tdp_w, self._idle_w.get(name)
+        if seen_w is not None and limit_w is not None:  # a card that was never idle shows more
+            seen_w = seen_w if seen_w < (IDLE_OF_LIMIT + IDLE_SPREAD) * limit_w else None
+        return RunningDivision(known_idle_w(domain.device), seen_w, limit_w, steps)
 
     def _book(self, parts: Mapping[str, Mapping[str, EnergyShare]]) -> None:
         for run, own in parts.items():
@@ -340,7 +395,7 @@ class LearnedIdlePower:
     """Idle power in watts by domain.
 
     Args:
-        domains: those that are shared by CPU time.
+        domains: those that are shared by CPU time, and GPUs, which jobs may share.
         stated_w: of one CPU package, if the operator knows it.
         fitted_w: from this machine's idle lines (`wattloop idle`).
     """
@@ -388,12 +443,3 @@ class LearnedIdlePower:
         for name in self._learned:
             if isinstance(state.get(name), int | float):
                 self._least_w[name] = self.watts[name] = float(state[name])
-
-
-def fitted_idle_power(settings: Settings, host: Host) -> dict[str, float]:
-    """Return the slopes of this machine's idle lines; {} without them."""
-    try:
-        record = load_idle(idle_path(settings.store_location, host.machine_id))
-    except WattloopError:
-        return {}
-    return {} if record is None else {name: line.beta_w for name, line in record.lines.items()}

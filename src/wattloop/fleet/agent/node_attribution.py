@@ -6,12 +6,14 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from wattloop.accounting.idle import fitted_idle_power
 from wattloop.core.files import atomic_write_json
+from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
 from wattloop.fleet.agent.config import AgentContext
 from wattloop.fleet.agent.cpu_time import CpuTimes, JobKey
@@ -24,7 +26,6 @@ from wattloop.fleet.agent.job_shares import (
     LearnedIdlePower,
     NodeLayout,
     SharedInterval,
-    fitted_idle_power,
 )
 from wattloop.fleet.agent.node_energy import NodeSensors
 from wattloop.fleet.agent.open_runs import OpenRun, OpenRuns, RunPlan
@@ -73,6 +74,7 @@ class AgentState:
         boot_id: times are of this boot.
         until_s: end of the attributed time.
         handled: handled events whose files may still exist.
+        shared_gpus: GPUs that jobs share -> what they used and were given lately.
     """
 
     boot_id: str
@@ -82,6 +84,7 @@ class AgentState:
     idle: dict[str, Any] = field(default_factory=dict)
     runs: list[OpenRunState] = field(default_factory=list)
     handled: list[str] = field(default_factory=list)
+    shared_gpus: dict[str, Any] = field(default_factory=dict)
 
 
 class NodeAttribution:
@@ -94,9 +97,13 @@ class NodeAttribution:
         source.attach(self.layout.domains)
         self.open_runs = OpenRuns(context, self.sensors, self.layout)
         self.cpu = CpuTimes(context.host, source.cpu_file, context.node)
-        shared = {n: d for n, d in self.layout.domains.items() if self.layout.is_shared(n)}
-        fitted_w = fitted_idle_power(context.settings, context.host)
-        self.idle = LearnedIdlePower(shared, context.config.cpu_idle_w, fitted_w)
+        divided = {
+            name: domain
+            for name, domain in self.layout.domains.items()
+            if self.layout.is_shared(name) or domain.scope is Scope.GPU
+        }
+        fitted_w = fitted_idle_power(context.settings, context.host.machine_id)
+        self.idle = LearnedIdlePower(divided, context.config.cpu_idle_w, fitted_w)
         self.ledger = EnergyLedger(self.layout, {})
         self.until_s = 0.0
         self._began_s = context.clock.now_s()
@@ -111,6 +118,11 @@ class NodeAttribution:
         self._read_use()
         return young
 
+    @property
+    def _divided(self) -> Collection[str]:
+        """GPUs that several jobs have, or had until a while ago: use tells more on one alone."""
+        return self.ledger.shared_gpus.keys()
+
     def _shared_gpus(self) -> Counter[str]:
         """Return GPUs and how many jobs have each, of those that MIG does not split."""
         plans = self.open_runs.running()
@@ -121,7 +133,8 @@ class NodeAttribution:
 
         A process belongs to the job that its control group names.
         """
-        shared = {gpu for gpu, users in self._shared_gpus().items() if users > 1}
+        users = self._shared_gpus()
+        shared = {gpu for gpu, count in users.items() if count > 1 or gpu in self._divided}
         if not shared:
             self._use = {}
             return
@@ -207,8 +220,7 @@ class NodeAttribution:
             for gpu in plan.gpus:
                 if users[gpu] > 1:
                     by_use = (plan.run_id, gpu) in self._use
-                    how = "divided by utilisation" if by_use else "each has the same part of it"
-                    plan.note(f"{gpu} is shared with other jobs; {how}")
+                    self.open_runs.share_gpu(plan, gpu, by_use=by_use)
         occupants = tuple(
             plan.occupant(self.cpu.between(plan.run_id, begin_s, end_s), self._use)
             for plan in running
@@ -254,6 +266,7 @@ class NodeAttribution:
             idle=self.idle.to_state(),
             runs=runs,
             handled=handled,
+            shared_gpus={n: one.to_state() for n, one in self.ledger.shared_gpus.items()},
         )
 
     def resume(self, state: AgentState | None) -> None:
@@ -269,7 +282,7 @@ class NodeAttribution:
             self.until_s = now_s
             return
         resumed = set(self.sensors.resume(state.sensors))
-        self._start_ledger(now_s)
+        self._start_ledger(now_s, state.shared_gpus)
         gap_s = now_s - state.until_s
         for saved in state.runs:
             run = self._resume_run(saved, gap_s, state.until_s)
@@ -289,9 +302,9 @@ class NodeAttribution:
         _log.info("resumed %d jobs after %.1f s", len(self.open_runs.runs), gap_s)
         self.until_s = state.until_s
 
-    def _start_ledger(self, now_s: float) -> None:
+    def _start_ledger(self, now_s: float, shared_gpus: dict[str, Any] | None = None) -> None:
         self.sensors.start(now_s)
-        self.ledger = EnergyLedger(self.layout, self.sensors.handed_out_s())
+        self.ledger = EnergyLedger(self.layout, self.sensors.handed_out_s(), shared_gpus)
 
     def _resume_run(self, saved: OpenRunState, gap_s: float, until_s: float) -> OpenRun | None:
         """Resume an open run; None for one that ended just before the state was saved."""

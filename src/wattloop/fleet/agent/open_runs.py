@@ -33,6 +33,7 @@ from wattloop.version import __version__
 
 _log = logging.getLogger("wattloop.agent")
 UNALLOCATED = "unallocated"
+BY_USE, SAME_PART = "by utilisation and what it costs", "the same part for each job"
 PATIENCE_S = 6.0
 """Time for which a journal waits for the facts of its job from Slurm's controller, from the moment
 at which this agent asks for them.
@@ -79,11 +80,17 @@ def share_domain(
     whole: bool,
     limit_w: float | None,
     part: float = 1.0,
+    rule: str = "",
 ) -> Domain:
     """Return a domain of the node as a job has it.
 
-    `limit_w` is the power limit in force, of a GPU that has one; `part` that of its MIG slices.
+    `limit_w` is the power limit in force, of a GPU that has one; `part` that of its MIG slices;
+    `rule` divides a GPU that other jobs have, too.
     """
+    if rule:
+        provenance = Provenance.weakest((Provenance.MODELLED, domain.provenance))
+        source = f"{domain.source}; the job's share: {rule}"
+        return _share(domain, source, provenance=provenance, tdp_w=None, tdp_note="")
     if part < 1:
         provenance = Provenance.weakest((Provenance.MODELLED, domain.provenance))
         source = f"{domain.source}; the job's share: {part:.0%}, by slices of MIG"
@@ -159,6 +166,7 @@ class RunPlan:
         died: its end was never reported.
         free_s: seconds of the node that no job had, for what no job used.
         gpu_parts: GPU -> the part of it that its slices of MIG are.
+        gpus_shared: GPU that other jobs had at the same time -> the rule by which it is divided.
         modelled: domains whose energy is partly modelled, and why.
     """
 
@@ -181,6 +189,7 @@ class RunPlan:
     free_s: float = 0.0
     modelled: dict[str, str] = field(default_factory=dict)
     gpu_parts: dict[str, float] = field(default_factory=dict)
+    gpus_shared: dict[str, str] = field(default_factory=dict)
 
     def occupant(
         self, cpu_s: float | None, use: Mapping[tuple[str, str], float] | None = None
@@ -437,6 +446,16 @@ class OpenRuns:
         run = self.runs[plan.run_id] = OpenRun(plan, domains, signals, missing, self._context.clock)
         return run
 
+    def share_gpu(self, plan: RunPlan, gpu: str, *, by_use: bool) -> None:
+        """Record that a run has a GPU together with others."""
+        how = "divided by utilisation" if by_use else "each has the same part of it"
+        plan.note(f"{gpu} is shared with other jobs; {how}")
+        rule = BY_USE if by_use else SAME_PART
+        if plan.gpus_shared.get(gpu) != rule:
+            plan.gpus_shared[gpu] = rule
+            run = self.runs[plan.run_id]
+            run.describe([self._domain(plan, domain.name) for domain in run.feed.domains])
+
     def open_unattributed(self, time_s: float, plan: RunPlan | None = None) -> OpenRun:
         """Open a run for energy that no job uses."""
         if plan is None:
@@ -572,6 +591,7 @@ class OpenRuns:
             whole=plan.whole,
             limit_w=limit_w if limit_w and limit_w > 0 else None,
             part=plan.gpu_parts.get(name, 1.0),
+            rule=plan.gpus_shared.get(name, ""),
         )
 
     def _uncertainty_j(self, run: OpenRun, end_s: float, account: Account) -> dict[str, float]:
