@@ -354,9 +354,10 @@ def test_ctrl_c_puts_the_caps_back(tmp_path):
         time.sleep(0.1)
     assert limits() == {400}
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=300)
+    _, said = process.communicate(timeout=300)
     assert process.returncode != 0
     assert limits() == {700}
+    assert "interrupted" in said and "The same command goes on" in said
 
 
 def test_lines_of_progress_are_counted():

@@ -379,6 +379,10 @@ def test_delete_needs_a_yes(two: Path, capsys: pytest.CaptureFixture[str]) -> No
     """Without a person or --yes nothing is deleted."""
     assert main(["runs", "delete", "last"]) == 2
     assert len(data_of(capsys, "list")["runs"]) == 2
+    capsys.readouterr()
+    assert main(["runs", "delete", "tuned", "--yes"]) == 2
+    said = capsys.readouterr().err
+    assert "'tuned' is a name" in said and "20270116-080000-bbbbbb" in said
     assert len(data_of(capsys, "delete", "last", "--yes")["deleted"]) == 1
     assert [r["name"] for r in data_of(capsys, "list")["runs"]] == ["train"]
 

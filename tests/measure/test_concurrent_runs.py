@@ -119,6 +119,12 @@ def test_an_earlier_run_counts_until_its_end_however_long_it_takes_to_close(
     assert overlap_s == pytest.approx(first.ended_s - second.started_s)
 
 
+def test_a_short_overlap_is_not_zero() -> None:
+    """Promise: what was shared for milliseconds is not said to be shared for 0.0 s (0%)."""
+    text = SharedTime(0.012, 0.001, (("20260101-000000-aaaaaa", 0.012, False),)).text(5.0)
+    assert text.startswith("shared: for 12.0 ms (< 1% of this run)")
+
+
 def test_a_card_has_the_same_key_in_every_process() -> None:
     """Promise: Slurm shows each job its own card as gpu:0; these are different devices."""
     one = Domain("gpu:0", DomainKind.GAUGE, Scope.GPU, "x", identity="GPU-1")

@@ -10,9 +10,10 @@ import pytest
 
 from tests.support.synthetic_sweep import CAPS_W, energy_j, made_sweep
 from wattloop.core.errors import ConfigError
+from wattloop.integrations.stored_steps import StepPoint
 from wattloop.report.figures.chart import spec_of
-from wattloop.report.figures.render import page_of, save, writable_folder
-from wattloop.report.figures.run import power_figure
+from wattloop.report.figures.render import image_of, page_of, save, writable_folder
+from wattloop.report.figures.run import power_figure, steps_figure
 from wattloop.report.figures.sweep import lever_title, plain_name, sweep_figures, technique_figures
 from wattloop.store.database import open_store
 from wattloop.store.journal_import import import_orphaned
@@ -93,6 +94,15 @@ def test_power_over_time_is_thinned_and_has_its_tdp(tmp_path: Path) -> None:
     assert 100 < len(rows) <= 1_000
     assert rows[0]["power_w"] == pytest.approx(300.0, abs=1.0)
     assert "TDP 700 W" in texts(chart)
+
+
+def test_steps_are_counted_in_whole_numbers() -> None:
+    """Promise: the axis of a short run says 1, 2, 3, not 1.0, 1.5, 2.0."""
+    points = [StepPoint(n, 1, 0.1, 2.0 + n, None, None, None, 0.1 * n) for n in range(3)]
+    chart = steps_figure(points, "measured")
+    assert chart is not None
+    svg = image_of(chart, ".svg").decode()
+    assert ">2<" in svg and ">1.5<" not in svg and ">2.0<" not in svg
 
 
 def test_files_are_whole_and_need_no_network(tmp_path: Path) -> None:

@@ -157,7 +157,9 @@ def test_a_run_that_shared_its_devices_is_named() -> None:
     """Its energy is partly that of others, unless it was divided among them."""
     shared = {"overlap_s": 4.0, "share": 0.4, "runs": [], "left_out_j": 0.0, "divided": False}
     alone, both = run("a", 3_000), replace(run("b", 3_000), shared=shared)
-    assert "b: other runs used the same devices for 4.0 s" in " ".join(compare([alone, both]).notes)
+    assert "b: other runs used the same devices for 4.00 s" in " ".join(
+        compare([alone, both]).notes
+    )
     more = replace(both, result=run("b", 4_000).result)
     assert compare([alone, more]).verdicts[0].endswith("but b shared its devices with other runs")
     divided = replace(both, shared=shared | {"divided": True})

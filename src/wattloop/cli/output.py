@@ -366,16 +366,15 @@ def domain_rows(result: WindowResult) -> list[tuple[str, ...]]:
     """Return energy, uncertainty, mean power and provenance of each domain."""
     rows: list[tuple[str, ...]] = []
     for domain in result.domains:
-        energy_j = domain.energy_j
-        power_w = None
+        energy_j, power = domain.energy_j, UNKNOWN
         if energy_j is not None and result.duration_s > 0:
-            power_w = energy_j / result.duration_s
+            power = format_power(energy_j / result.duration_s)
         rows.append(
             (
                 domain.name if domain.in_total else f"{domain.name} (in another)",
                 UNKNOWN if energy_j is None else format_energy(energy_j),
                 UNKNOWN if energy_j is None else short_energy(domain.uncertainty_j, energy_j),
-                UNKNOWN if power_w is None else format_power(power_w),
+                power,
                 domain.provenance.value,
                 domain.source,
             )

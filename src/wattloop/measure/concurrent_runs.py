@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wattloop.core.files import CLOSE_ON_EXEC, NO_FOLLOW, NO_WAIT, atomic_write_json, user_id
 from wattloop.core.records import Domain, Scope
 from wattloop.core.results import WindowResult
+from wattloop.core.units import format_duration, format_share
 from wattloop.hardware.host import Host
 from wattloop.measure.node_leader import last_reading_s
 from wattloop.store.journal import Journal, journal_directory
@@ -106,8 +107,8 @@ class SharedTime(NamedTuple):
         names = ", ".join(run_id for run_id, _, _ in self.runs[:3])
         more = f" and {len(self.runs) - 3} more" if len(self.runs) > 3 else ""
         text = (
-            f"shared: for {self.overlap_s:.1f} s ({self.share:.0%} of this run) the same devices "
-            f"were in use by run {names}{more}; the energy is "
+            f"shared: for {format_duration(self.overlap_s)} ({format_share(self.share, 0)} of this "
+            f"run) the same devices were in use by run {names}{more}; the energy is "
             + ("this run's part" if self.divided else "that of all of them")
         )
         if self.left_out_j > 0 and energy_j:

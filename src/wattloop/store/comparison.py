@@ -24,7 +24,7 @@ from wattloop.core.results import (
     ratio_error,
     student_95,
 )
-from wattloop.core.units import format_change
+from wattloop.core.units import format_change, format_duration
 from wattloop.store.runs import RunRecord
 
 TOTAL = "total"
@@ -376,9 +376,10 @@ def _notes(records: Sequence[RunRecord]) -> list[str]:
         if not record.counted:
             notes.append(f"{record.run_id}: its devices are counted by run {record.counted_by}")
         if record.shared and not record.shared.get("divided"):
+            overlap = format_duration(record.shared.get("overlap_s", 0.0))
             notes.append(
-                f"{record.run_id}: other runs used the same devices for "
-                f"{record.shared.get('overlap_s', 0.0):.1f} s; its energy includes theirs"
+                f"{record.run_id}: other runs used the same devices for {overlap}; its energy "
+                "includes theirs"
             )
         if record.status.value not in ("finished", "running"):
             notes.append(f"{record.run_id}: {record.status.value}, so its work may be incomplete")

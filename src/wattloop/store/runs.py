@@ -289,6 +289,11 @@ def _not_found(store: Store, reference: str) -> str:
         count = connection.execute(select(func.count()).select_from(runs)).scalar_one()
     if not count:
         return f"{store.where}: no runs yet; try: wattloop run -- python train.py"
+    if named := named_runs(store, reference, 1):
+        return (
+            f"{reference!r} is a name, and identifiers are asked for; the newest run of that name "
+            f"is {named[0].run_id}"
+        )
     return (
         f"no run {reference!r} among the {count} in {store.where}; see them with: "
         "wattloop runs list"

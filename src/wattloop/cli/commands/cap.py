@@ -149,23 +149,30 @@ def find_command(  # noqa: PLR0913 - one parameter per option
             timeout_s=timeout,
             window=window,
         )
-        if progress is not None:
-            result = CapRun(
-                job,
-                progress=progress,
-                precision=precision / 100,
-                most_s=most_s,
-                apply=apply,
-                echo=given.json_file != "-",
-                report=say,
-            ).run()
-        else:
-            result = CapSearch(
-                job,
-                began=lambda cap_w, number: _say_begin(cap_w, number, finder),
-                ended=_say_end,
-                outputs=None if show_output else outputs_folder(store, identity),
-            ).run()
+        try:
+            if progress is not None:
+                result = CapRun(
+                    job,
+                    progress=progress,
+                    precision=precision / 100,
+                    most_s=most_s,
+                    apply=apply,
+                    echo=given.json_file != "-",
+                    report=say,
+                ).run()
+            else:
+                result = CapSearch(
+                    job,
+                    began=lambda cap_w, number: _say_begin(cap_w, number, finder),
+                    ended=_say_end,
+                    outputs=None if show_output else outputs_folder(store, identity),
+                ).run()
+        except (KeyboardInterrupt, SystemExit):
+            say(
+                "wattloop: interrupted; the probes that ended are kept, levers are as they were. "
+                "The same command goes on"
+            )
+            raise
     present(given.json_file, result.to_dict, lambda: print_result(result))
     if result.failure:
         raise ConfigError(f"the cap was found, but then the command failed: {result.failure}")

@@ -183,7 +183,8 @@ def steps_figure(points: Sequence[StepPoint], provenance: str) -> Spec | None:
             }
             for part in parts
         ]
-        x = channel("step:Q", "Step", scale={"nice": False, "zero": False})
+        whole = {"format": ",d", "tickMinStep": 1}
+        x = channel("step:Q", "Step", scale={"nice": False, "zero": False}, axis=whole)
         panels.append(_panel(rows, x, title, len(panels), from_zero=values is energies))
     if not panels:
         return None

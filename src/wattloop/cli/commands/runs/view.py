@@ -86,7 +86,7 @@ def _grid(accounting: Mapping[str, Any]) -> Iterator[str]:
     facility = accounting.get("facility") or {}
     words = []
     if accounting.get("carbon_g") is not None:
-        words.append(f"{format_mass(accounting['carbon_g'])}CO2e")
+        words.append(f"{format_mass(accounting['carbon_g'])} CO2e")
     cost = accounting.get("cost")
     if cost:
         words.append(f"{format_money(cost['amount'])} {cost['currency']}")
@@ -556,14 +556,8 @@ def _node_row(node: NodeRunEnergy) -> tuple[str, ...]:
         format_duration(result.duration_s),
         *(UNKNOWN if energy_j is None else format_energy(energy_j) for energy_j in scopes),
         UNKNOWN if result.energy_j is None else format_energy(result.energy_j),
-        _mean_power(result.energy_j, result.duration_s),
+        UNKNOWN if result.power_w is None else format_power(result.power_w),
     )
-
-
-def _mean_power(energy_j: float | None, duration_s: float) -> str:
-    if energy_j is None or duration_s <= 0:
-        return UNKNOWN
-    return format_power(energy_j / duration_s)
 
 
 def _job_remarks(job: MeasuredJobEnergy) -> list[str]:
