@@ -63,7 +63,7 @@ def slow(value: object) -> object:
 
 def test_what_is_made_quickly_is_made_for_each_request() -> None:
     """A small store shows a new run at once."""
-    found = StaleWhileRevalidateCache()
+    found = StaleWhileRevalidateCache(quick_s=600.0)
     assert (found.get("k", lambda: 1), found.get("k", lambda: 2)) == (1, 2)
 
 

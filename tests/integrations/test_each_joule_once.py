@@ -76,7 +76,7 @@ class Node:
         # Of ranks that start together one becomes the leader: it counts from its own start, not
         # from that of a rank that was a moment earlier.
         late_s = min(r.started_s for r in records if r.counted) - records[0].started_s
-        assert late_s < 5.0  # a start of theirs on a busy machine
+        assert late_s < 60.0  # a start of theirs on a busy machine
         late_j = energy_j(records[0].started_s + late_s) - energy_j(records[0].started_s)
         if not one_job:
             # between two readings the power changes once at most: that is how far it may be off

@@ -184,6 +184,8 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, sig
                signal.SIGUSR2, signal.SIGWINCH):
     signal.signal(number, note)
 os.write(1, b"ready\\n")
+while not seen:
+    time.sleep(0.01)
 deadline = time.monotonic() + float(sys.argv[2])
 while len(seen) < int(sys.argv[1]) and time.monotonic() < deadline:
     time.sleep(0.01)
@@ -369,6 +371,15 @@ class Terminal:
         before, _, self.text = self.text.partition(wanted)
         return before
 
+    def answers(self, wanted: str, to: str, within_s: float = 0.2) -> bool:
+        """Type `to`; return True if `wanted` is there by now, or soon."""
+        self.type(to)
+        while wanted not in self.text and select.select([self.master], [], [], within_s)[0]:
+            self.text += os.read(self.master, 65536).decode(errors="replace")
+        _, found, rest = self.text.partition(wanted)
+        self.text = rest if found else self.text
+        return bool(found)
+
     def exit_code(self) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
@@ -395,9 +406,11 @@ def test_ctrl_c_reaches_the_program_once() -> None:
 
 def test_ctrl_c_ends_a_program_that_does_not_catch_it() -> None:
     """ctrl-C on a plain program gives 130."""
-    with terminal(driver("sh", "-c", "echo ready; sleep 20")) as session:
-        session.expect("ready")
-        time.sleep(0.5)  # a shell between two commands survives ctrl-C; let it come to `sleep`
+    with terminal(driver("sh", "-c", "echo ready $$; sleep 600")) as session:
+        session.expect("ready ")
+        shell = session.expect("\r")
+        # a shell between two commands survives ctrl-C; let it come to `sleep`
+        assert eventually(lambda: "sleep" in names_of_children(int(shell)))
         session.type("\x03")
         session.expect("ended 130")
         assert session.exit_code() == 130
@@ -433,9 +446,8 @@ def test_background_job_that_reads_the_terminal_stops_and_resumes(tmp_path: Path
     with terminal(["bash", "--norc", "--noprofile", "-i"]) as session:
         session.expect("$ ")
         session.type(" ".join(quoted(driver(str(script)))) + " &\n")
-        time.sleep(1.0)
-        session.type("\n")
-        session.expect("Stopped")
+        # bash tells of a stopped job before its next prompt
+        assert eventually(lambda: session.answers("Stopped", to="\n"))
         session.type("fg\n")
         time.sleep(0.3)
         session.type("words\n")
@@ -465,6 +477,11 @@ def test_program_stopped_alone_does_not_stop_us(tmp_path: Path) -> None:
 
 def quoted(words: list[str]) -> list[str]:
     return [shlex.quote(word) for word in words]
+
+
+def names_of_children(pid: int) -> list[str]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [Path(f"/proc/{child}/comm").read_text().strip() for child in children]
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = 120.0) -> bool:

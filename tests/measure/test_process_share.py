@@ -189,13 +189,14 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubNvml]:
         pytest.skip(str(reason))
 
 
-def _run_on(card: StubNvml, share: str = "process") -> dict[str, DomainEnergy]:
-    """Measure 1.2 s of this process's part of the stub cards, at 500 W and idle."""
+def _run_on(card: StubNvml, share: str = "process") -> tuple[dict[str, DomainEnergy], float]:
+    """Measure this process's part of the stub cards, at 500 W and idle; also for how long."""
     card.constant(0, 500.0)
     settings = Settings(meters=("nvidia",), sampler="thread", share=share)
     session = Session.open(context=Context(Host(), settings), keep=False)
     time.sleep(1.2)
-    return {d.name: d for d in session.close().result.domains}
+    result = session.close().result
+    return {d.name: d for d in result.domains}, result.duration_s
 
 
 def test_a_gpu_is_divided_by_the_utilisation_of_processes(card: StubNvml) -> None:
@@ -205,11 +206,11 @@ def test_a_gpu_is_divided_by_the_utilisation_of_processes(card: StubNvml) -> Non
     first.process_pids[1], first.process_sm[1] = 1, 20
     second.process_pids[0] = os.getpid()
     second.process_pids[1] = 1
-    found = _run_on(card)
+    found, duration_s = _run_on(card)
     idle_w = 0.11 * 700  # expected, since the card was never seen idle
     part = (idle_w / 2 + (500 - idle_w) * 0.75) / 500
     for name, expected in (("gpu:0", part), ("gpu:1", 0.5)):
-        whole_j = (500.0 if name == "gpu:0" else 75.0) * 1.2
+        whole_j = (500.0 if name == "gpu:0" else 75.0) * duration_s
         assert found[name].energy_j == pytest.approx(expected * whole_j, rel=0.3)
     assert {d.provenance.value for d in found.values()} == {"modelled"}
     # a constant load does not tell the cost of each process
@@ -223,9 +224,9 @@ def test_a_card_without_utilisation_is_divided_by_memory_and_time(card: StubNvml
         state = card.gpu(number)
         state.unsupported_calls = int(state.unsupported_calls) | Call.UTILISATION
         state.process_pids[0], state.process_pids[1] = os.getpid(), 1
-    found = _run_on(card)
+    found, duration_s = _run_on(card)
     energy = found["gpu:0"]
-    assert energy.energy_j == pytest.approx(0.5 * 500 * 1.2, rel=0.3)  # both hold as much
+    assert energy.energy_j == pytest.approx(0.5 * 500 * duration_s, rel=0.3)  # both hold as much
     assert "share by memory and time" in energy.source
     assert energy.uncertainty_j >= 0.4 * energy.energy_j
 
@@ -248,10 +249,10 @@ def test_a_card_split_by_mig_is_divided_by_slices(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid)
     else:
         state.mig_pids[1] = os.getpid()
-    found = _run_on(card, share)
+    found, duration_s = _run_on(card, share)
     energy = found["gpu:0"]
     assert ("share by" in found["gpu:1"].source) == (share == "process")
-    assert energy.energy_j == pytest.approx(2 / 7 * 500 * 1.2, rel=0.3)
+    assert energy.energy_j == pytest.approx(2 / 7 * 500 * duration_s, rel=0.3)
     assert "share by MIG slices and time" in energy.source
     assert energy.provenance.value == "modelled"
     assert energy.uncertainty_j >= 0.6 * energy.energy_j
@@ -294,10 +295,11 @@ def test_an_instance_pays_for_its_activity(card: StubNvml, monkeypatch: pytest.M
     state.mig_slices[0], state.mig_slices[1] = 4, 3
     state.mig_sm[0], state.mig_sm[1] = 10, 90
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"MIG-1{state.uuid.decode()[5:]}")
-    energy = _run_on(card, "device")["gpu:0"]
+    found, duration_s = _run_on(card, "device")
+    energy = found["gpu:0"]
     idle_w = 0.11 * 700
     expected_w = idle_w * 3 / 7 + (500 - idle_w) * 2.7 / (2.7 + 0.4)
-    assert energy.energy_j == pytest.approx(expected_w * 1.2, rel=0.25)
+    assert energy.energy_j == pytest.approx(expected_w * duration_s, rel=0.25)
     assert "share by SM activity of MIG instances" in energy.source
     assert 0 < energy.uncertainty_j < energy.energy_j
 
@@ -390,8 +392,8 @@ def test_numbers_of_ended_processes_are_ignored(card: StubNvml) -> None:
     first = card.gpu(0)
     first.process_pids[0], first.process_sm[0] = os.getpid(), 50
     first.process_pids[1], first.process_sm[1] = 999_999, 3_000_000_000
-    found = _run_on(card)
-    assert found["gpu:0"].energy_j == pytest.approx((500 - 38) * 1.2, rel=0.3)
+    found, duration_s = _run_on(card)
+    assert found["gpu:0"].energy_j == pytest.approx((500 - 38) * duration_s, rel=0.3)
 
 
 def test_two_programs_on_a_virtual_gpu_get_their_parts(

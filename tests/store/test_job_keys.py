@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.store.places import WHERE, empty_place
-from tests.store.test_jobs import FACTS, KEY, member
+from tests.store.test_job_rows import FACTS, KEY, member
 from wattloop.core.results import RunStatus
 from wattloop.store.database import Store, open_store
 from wattloop.store.job_queries import job_page, job_with_runs

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, inspect, text
 
 from tests.store.places import WHERE, empty_place
-from tests.store.test_jobs import FACTS, member
+from tests.store.test_job_rows import FACTS, member
 from tests.store.version1 import DATA, RUNS, make_version1
 from wattloop.core.errors import StoreError
 from wattloop.store import location, schema

@@ -14,13 +14,18 @@ from wattloop.store.experiments import Experiment, create_experiment
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     sysfs = tmp_path / "sys"
     tree = PowercapTree(sysfs)
     package = tree.add_package(0, max_power_w=200, limit_w=150)
     monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(sysfs))
-    with Driver({package: Constant(50.0)}, update_period_s=0.005):
-        yield Settings(store=str(tmp_path / "runs.db"), meters=("rapl",))
+    with Driver({package: Constant(50.0)}, update_period_s=0.005) as driver:
+        yield driver
+
+
+@pytest.fixture
+def settings(driver: Driver, tmp_path: Path) -> Settings:
+    return Settings(store=str(tmp_path / "runs.db"), meters=("rapl",))
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.powercap_driver import Driver
+from tests.support.synthetic_energy import about_j
 from tests.trials.test_runner_process import gone
 from wattloop.control.lever import Lever, LeverState, Setting
 from wattloop.core.errors import DeviceBusy, LeverError
@@ -22,7 +24,7 @@ from wattloop.virtual.cards import CARDS
 from wattloop.virtual.gpu import VirtualGpu
 
 
-def test_a_trial_is_a_measured_run(store: Store, settings: Settings) -> None:
+def test_a_trial_is_a_measured_run(store: Store, settings: Settings, driver: Driver) -> None:
     """Time, energy by scope with provenance and peak; the run is stored under its tags."""
     with TrialRunner(store, "e", settings) as runner:
         outcome = runner.run(Trial(key="k", command=["sleep", "0.5"], name="short"))
@@ -30,9 +32,9 @@ def test_a_trial_is_a_measured_run(store: Store, settings: Settings) -> None:
     assert outcome.time_s is not None
     assert outcome.time_s >= 0.5
     cpu = outcome.scopes["cpu"]
-    assert cpu.energy_j == pytest.approx(50.0 * outcome.time_s, rel=0.1)
-    assert cpu.average_w == pytest.approx(50.0, rel=0.1)
-    assert cpu.peak_w == pytest.approx(50.0, rel=0.3)
+    assert cpu.energy_j == about_j(50.0, outcome.time_s, driver)
+    assert cpu.average_w == pytest.approx(cpu.energy_j / outcome.time_s)
+    assert cpu.peak_w is not None and cpu.peak_w > 0.7 * 50.0
     assert cpu.provenance == "measured"
     assert "gpu" not in outcome.scopes
     run = find_run(store, outcome.run_id or "")

@@ -55,7 +55,9 @@ def test_the_node_is_busy_as_proc_stat_says(tmp_path: Path) -> None:
 
 def test_processes_of_a_job_are_found_by_user_and_environment() -> None:
     """A real process that burns CPU, known by its SLURM_JOB_ID; not for another user's job."""
-    burn = "import time\nwhile time.process_time() < 0.3: pass\nprint(1, flush=True)\ntime.sleep(9)"
+    burn = (
+        "import time\nwhile time.process_time() < 0.3: pass\nprint(1, flush=True)\ntime.sleep(99)"
+    )
     environment = {**os.environ, "SLURM_JOB_ID": "4711", "SLURMD_NODENAME": "n1"}
     with subprocess.Popen(
         [sys.executable, "-c", burn], env=environment, stdout=subprocess.PIPE

@@ -4,6 +4,7 @@ import json
 import threading
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,9 @@ from tests.fleet.delivery.served import Served, served, whole
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.delivery import deliver
 from wattloop.fleet.tokens import Role, add_token
+from wattloop.schedule.driver import power as power_module
 from wattloop.schedule.driver.event_log import DriverLog
-from wattloop.schedule.driver.power import FleetPower
+from wattloop.schedule.driver.power import FleetPower, fetch_json
 from wattloop.schedule.slurm.energy_annotator import energy_from_fleet, energy_from_store
 
 from .slurm_world import site
@@ -60,12 +62,22 @@ def test_power_and_energy_come_from_the_fleets_server(tmp_path: Path) -> None:
     assert energy_from_fleet(place.url, token, "lab", "77") is None  # it is away
 
 
-def test_a_server_that_is_away_leaves_estimates(tmp_path: Path) -> None:
-    """And says so once, not every second."""
+def test_a_server_that_is_away_leaves_estimates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says so once, not every time."""
+    asked = threading.Semaphore(0)
+
+    def fetch(*words: Any) -> Any:
+        asked.release()
+        return fetch_json(*words)
+
+    monkeypatch.setattr(power_module, "fetch_json", fetch)
+    monkeypatch.setattr(power_module, "EVERY_S", 0.01)
     log = DriverLog(tmp_path / "log")
     known = site().known
     with FleetPower("http://127.0.0.1:9", "", known, log) as power:
-        threading.Event().wait(1.5)
+        assert all(asked.acquire(timeout=120) for _ in range(3))
         assert power.readings(known) == {}
     assert len((tmp_path / "log").read_text().splitlines()) == 1
     with pytest.raises(ConfigError, match="write a URL"):

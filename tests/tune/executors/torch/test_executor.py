@@ -1,6 +1,5 @@
 import math
 import random
-import time
 
 import pytest
 
@@ -29,16 +28,21 @@ QUALITY = Quality(metric="accuracy", target=0.97)
 
 
 class Sensor:
-    """50 W, read with an error at each edge as of a sensor that changes every 2 ms."""
+    """50 W, read with an error at each edge as of a sensor that changes every 2 ms.
+
+    Its clock advances by 10 ms whenever it is read: no time depends on the machine.
+    """
 
     run_id = "steady"
     session = None
 
     def __init__(self, edge_s: float = 0.002) -> None:
         self.edge_s = edge_s
+        self._reads = 0
 
     def now_s(self) -> float:
-        return time.monotonic()
+        self._reads += 1
+        return 0.01 * self._reads
 
     def between(self, begin_s: float, end_s: float) -> Joules:
         return Joules(WATTS * (end_s - begin_s), WATTS * self.edge_s, "simulated")
