@@ -38,6 +38,15 @@ def test_a_job_on_a_shared_node_carries_its_share_of_the_board():
     assert any("25% of board" in text for text in node.assumptions)
 
 
+def test_an_unknown_share_of_the_board_is_not_zero():
+    """Promise: where the run's part of the processors is unknown, so is that of the node."""
+    settings = Settings(node_share=0.5).of_part(None)
+    node = node_energy(window(10, domain("gpu:0", 2_000)), settings)
+    assert (node.energy_j, node.complete) == (None, False)
+    assert "--share device" in node.reason
+    assert Settings(node_share=0.5).of_part(0.5) == Settings(node_share=0.25)
+
+
 def test_a_virtual_machine_carries_the_host_as_it_carries_the_processor():
     """2 of the host's 192 threads: 1/96 of the 62 W too; a job's share is a part of that."""
     package = domain("cpu:0/package", 20, host_share=2 / 192)

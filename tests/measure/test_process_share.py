@@ -462,6 +462,29 @@ def test_a_crashed_run_gets_the_part_that_it_would_have_had(
     assert abs(by_use * found[1] - true_j) > 0.15 * true_j  # what utilisation alone would say
 
 
+def test_a_run_whose_processors_cannot_be_divided_states_no_node_energy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: an unknown part of board and disks is missing with a reason, and not zero."""
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "cards"))
+    clock = VirtualClock(1_000.0, 1.7e9)
+    (gpu,) = shared_gpus(1, clock)
+    settings = Settings(meters=("virtual",), virtual_gpus=1, sampler="thread", share="process")
+    session = Session.open(context=Context(Host(), settings, clock), keep=False)
+    monkeypatch.setattr(session.shares, "cpu_part", lambda *window: None)
+    for _ in range(20):
+        gpu.load(0.5, owner=this_process())
+        clock.advance(0.5)
+        session.reader.first_readings()
+        session._flush()
+    run = session.close()
+    assert run.energy_j is not None
+    assert run.accounting is not None
+    assert run.accounting["node"]["energy_j"] is None
+    assert "unknown" in run.accounting["node"]["reason"]
+    assert run.accounting["carbon_g"] is None
+
+
 def test_wrong_values_are_refused() -> None:
     with pytest.raises(ConfigError, match="use one of device, process"):
         Settings().overridden({"share": "fair"}, "measure()")

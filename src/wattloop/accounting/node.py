@@ -52,6 +52,10 @@ FAN_SHARE = ChassisFact(
 # to the power they cool. The defaults and their ranges are in `wattloop.accounting.node`.
 WHOLE = 0.99
 """A node with a smaller covered share is not used as a whole."""
+UNKNOWN_SHARE = (
+    "the run's part of board, disks and network card is unknown: nothing tells its processes' work "
+    "on the processors from that of others; --share device states the whole machine"
+)
 
 
 class NodeEnergy(NamedTuple):
@@ -95,7 +99,10 @@ def node_energy(result: WindowResult, settings: Settings) -> NodeEnergy:
     energy_j = result.energy_j
     if energy_j is None or result.provenance is None:
         return NodeEnergy(energy_j=None, complete=False, reason="no part of the node was measured")
-    return _modelled(result, energy_j, result.provenance, settings)
+    share = settings.node_share
+    if share is None:
+        return NodeEnergy(energy_j=None, complete=False, reason=UNKNOWN_SHARE)
+    return _modelled(result, energy_j, result.provenance, settings, share)
 
 
 def _measured_node(result: WindowResult) -> list[DomainEnergy]:
@@ -105,13 +112,11 @@ def _measured_node(result: WindowResult) -> list[DomainEnergy]:
 
 
 def _modelled(
-    result: WindowResult, energy_j: float, provenance: Provenance, settings: Settings
+    result: WindowResult, energy_j: float, provenance: Provenance, settings: Settings, share: float
 ) -> NodeEnergy:
     duration_s = result.duration_s
     power_w = energy_j / duration_s if duration_s > 0 else 0.0
-    other_w = _other_w(
-        power_w, settings.node_overhead_w, settings.node_share, _host_share(result.domains)
-    )
+    other_w = _other_w(power_w, settings.node_overhead_w, share, _host_share(result.domains))
     eta = _efficiency(settings.psu_efficiency)
     node_j = (energy_j + other_w.value * duration_s) / eta.value
     # Independent unknowns: sensors, the other parts, the power supply.

@@ -55,7 +55,8 @@ class Settings(NamedTuple):
         dimms: installed memory modules as `COUNTxCAPACITY` in GiB, such as `8x32`; or
             `dmidecode`, to ask that program.
         node_overhead_w: power of parts without a sensor (fans, disks), if the user knows it.
-        node_share: the part of the node that is accounted for; below 1 for a job on a shared one.
+        node_share: the part of the node that is accounted for; below 1 for a job on a shared one,
+            None where it is unknown.
         psu_efficiency: efficiency of the power supply, if the user knows it.
         sampler: reader of the sensors while a program measures itself: a `thread` of the program,
             a separate `process`, or `auto`: a process once the measurement has lasted a second.
@@ -83,7 +84,7 @@ class Settings(NamedTuple):
     cpu_tdp_w: float | None = None
     dimms: str = ""
     node_overhead_w: float | None = None
-    node_share: float = 1.0
+    node_share: float | None = 1.0
     psu_efficiency: float | None = None
     gauges: tuple[Mapping[str, Any], ...] = ()
     redfish_url: str = ""
@@ -123,6 +124,11 @@ class Settings(NamedTuple):
         sources = {**self.sources, **dict.fromkeys(checked, source)}
         faults = {name: fault for name, fault in self.faults.items() if name not in checked}
         return self._replace(**checked, sources=sources, faults=faults)
+
+    def of_part(self, part: float | None) -> "Settings":
+        """Return the settings of a run that has this part of the node; None: unknown."""
+        whole = self.node_share
+        return self._replace(node_share=None if whole is None or part is None else whole * part)
 
     def with_fault(self, name: str, fault: str) -> "Settings":
         """Return a copy that records why a value of `name` was refused."""

@@ -61,9 +61,9 @@ def finalize_orphaned_run(journal: Journal) -> dict[str, Any]:
         return found if shares is None else shares.applied(found, channels)
 
     result = between(counts_from_s, end_s)
-    cpu_part = None
+    cpu_part: float | None = 1.0
     if shares is not None and divided:
-        cpu_part = shares.cpu_part(channels, counts_from_s, end_s) or 0.0
+        cpu_part = shares.cpu_part(channels, counts_from_s, end_s)
     shared = shared_in(journal, result, (channel.domain for channel in channels), between)
     if shared is not None:
         text = shared.text(result.energy_j)
@@ -111,9 +111,7 @@ def _accounting(
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
     }
-    settings = Settings(**{**values, "carbon_url": "", "carbon_provider": ""})
-    if cpu_part is not None:
-        settings = settings._replace(node_share=settings.node_share * cpu_part)
+    settings = Settings(**{**values, "carbon_url": "", "carbon_provider": ""}).of_part(cpu_part)
     started_wall_s = float(header["started_wall_s"])
     return account(result, settings, started_wall_s=started_wall_s).to_dict()
 

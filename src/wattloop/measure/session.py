@@ -546,8 +546,8 @@ class Session:
             result = result._replace(warnings=(*result.warnings, text))
         settings = self.settings
         if self.shares is not None and settings.share == "process":
-            part = self.shares.cpu_part(self.channels, result.begin_s, result.end_s) or 0.0
-            settings = settings._replace(node_share=settings.node_share * part)
+            part = self.shares.cpu_part(self.channels, result.begin_s, result.end_s)
+            settings = settings.of_part(part)
         run = RunResult(
             run_id=self.run_id,
             status=status,
