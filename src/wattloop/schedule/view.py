@@ -72,6 +72,21 @@ class PreemptionLoss(NamedTuple):
     energy_j: float
 
 
+class JobAges(NamedTuple):
+    """Jobs that wait or run, and the summed age of all jobs so far, finished ones at their end."""
+
+    present: int
+    age_s: float
+
+
+class RealisedDelay(NamedTuple):
+    """Ages of the jobs that have arrived, and in the schedules of the policy's references."""
+
+    jobs: int
+    own: JobAges
+    references: tuple[JobAges, ...]
+
+
 @dataclass(slots=True)
 class ClusterView:
     """State of a cluster at one moment, updated by a simulator or a driver, read by a policy.
@@ -87,7 +102,10 @@ class ClusterView:
         carbon_g_per_kwh, price_per_kwh: of electricity, over time; None when unknown.
         preemption: settings of preemption. By default a stopped job keeps no progress.
         round_s: the policy is called at multiples of this time; 0 for a call at every event.
+        wake_s: longest time until a sleeping GPU works, if idle GPUs sleep.
         start_latency_s, end_latency_s: time with GPUs before the work starts and after it ends.
+        delay: ages of the jobs so far, next to those of the same jobs under the policy's
+            references; None when unknown.
         power_w: current power of the whole cluster: measured, plus jobs that have started but do
             not work yet, plus jobs that have just finished.
     """
@@ -108,10 +126,12 @@ class ClusterView:
     price_per_kwh: StepFunction | None = None
     preemption: Preemption = field(default_factory=lambda: Preemption(Keeps.NOTHING))
     round_s: float = 0.0
+    wake_s: float = 0.0
     start_latency_s: float = 0.0
     end_latency_s: float = 0.0
     resizes: Sequence[int] = ()
     now_s: float = 0.0
+    delay: RealisedDelay | None = None
     power_w: float = 0.0
 
     def occupied_s(self, job: int, time_s: NDArray[np.float64]) -> NDArray[np.float64]:

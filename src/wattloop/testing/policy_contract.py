@@ -83,6 +83,7 @@ class Watched(Policy):
         self.name = self._policy.name
         self.needs_free_gpus = self._policy.needs_free_gpus
         self.sets_caps = self._policy.sets_caps
+        self.references = self._policy.references  # type: ignore[method-assign] # the same ones
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         """What the policy decides, if it decides so again and leaves everything as it was."""

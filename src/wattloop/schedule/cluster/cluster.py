@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from wattloop.core.errors import ConfigError
@@ -252,6 +253,12 @@ class Cluster:
     def can_sleep(self) -> bool:
         """True if a GPU or node has a power-down state."""
         return any(each.sleeps for each in self.types) or any(each.sleeps for each in self.groups)
+
+    @cached_property
+    def wake_s(self) -> float:
+        """Longest time until a sleeping GPU, or a GPU of a sleeping node, is awake."""
+        states = [each.sleeps for each in self.types] + [each.sleeps for each in self.groups]
+        return max((each.enter_s + each.exit_s for each in chain(*states)), default=0.0)
 
     @cached_property
     def resting_w(self) -> tuple[float, ...]:

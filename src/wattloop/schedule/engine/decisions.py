@@ -1,7 +1,7 @@
 """Decisions of the policy: ask it, and execute its actions as far as possible."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappush
 from operator import index
 
@@ -10,7 +10,7 @@ from wattloop.schedule.actions import Action, Preempt, Recap, Resize, Start, Wak
 from wattloop.schedule.engine.event_log import PENDING, EventKind
 from wattloop.schedule.engine.execution import Execution
 from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.view import ClusterView
+from wattloop.schedule.view import ClusterView, RealisedDelay
 
 WAKE = 3
 REFUSALS_KEPT = 100
@@ -20,8 +20,10 @@ ASKED_AT_ONCE = 100
 class Decisions:
     """One policy, and the outcome of its actions."""
 
-    def __init__(self, policy: Policy, world: Execution) -> None:
-        self.policy = policy
+    def __init__(
+        self, policy: Policy, world: Execution, delay: Callable[[float], RealisedDelay] | None
+    ) -> None:
+        self.policy, self.delay = policy, delay
         self._world = world
         settings = world.settings
         self.view = ClusterView(
@@ -42,6 +44,7 @@ class Decisions:
             price_per_kwh=settings.price_per_kwh,
             preemption=settings.preemption,
             round_s=settings.round_s or 0.0,
+            wake_s=0.0 if world.sleepers is None else world.cluster.wake_s,
             start_latency_s=settings.start_latency_s,
             end_latency_s=settings.end_latency_s,
         )
@@ -71,6 +74,8 @@ class Decisions:
         """Ask once; return True if something changed, so that another call may find more to do."""
         world, view = self._world, self.view
         view.now_s = now_s
+        if self.delay is not None:
+            view.delay = self.delay(now_s)
         view.power_w = world.ledger.power_w + world.expected_w
         if world.sleepers is not None:  # a budget leaves room for all GPUs to wake up
             view.power_w += world.sleepers.saved_w

@@ -20,7 +20,7 @@ from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.queue import JobQueue
-from wattloop.schedule.view import PreemptionLoss, RunningJob, UserUsage
+from wattloop.schedule.view import JobAges, PreemptionLoss, RunningJob, UserUsage
 
 
 class Accounts:
@@ -33,6 +33,7 @@ class Accounts:
         preemptions, interruptions: stops by the policy, and by failed nodes.
         resizes: moves to other GPUs or another batch.
         busy_gpu_s: allocated GPU seconds by GPU type.
+        ended_age_s: summed completion times of finished jobs.
     """
 
     def __init__(self, jobs: int, types: int) -> None:
@@ -45,6 +46,7 @@ class Accounts:
         self.interruptions = array("l", [0]) * jobs
         self.resizes = array("l", [0]) * jobs
         self.busy_gpu_s = [0.0] * types
+        self.ended_age_s = 0.0
 
 
 class JobOption(NamedTuple):
@@ -190,6 +192,7 @@ class Execution:
         self._versions: dict[int, int] = {}
         self.kind = self.queue.kind_of
         self._user: list[int] = jobs.user.tolist()
+        self._arrival_s: list[float] = jobs.arrival_s.tolist()
         self._rules = settings.preemption
         self.expected_w = 0.0
         """Estimated power in addition to the true power: of started jobs that do not work yet, and
@@ -338,6 +341,7 @@ class Execution:
             self.expected_w -= power_w - segment.power_w
         self._release(now_s, segment)
         self.accounts.finished_s[job] = now_s - self._end_latency_s
+        self.accounts.ended_age_s += now_s - self._arrival_s[job]
         self.log.pending.append((now_s, FINISH, job, 0))
 
     def stop(self, now_s: float, segment: JobSegment, what: EventKind) -> None:
@@ -398,6 +402,12 @@ class Execution:
             self.outages.begin(now_s, node)
         self.log.add(now_s, EventKind.NODE_UP if is_up else EventKind.NODE_DOWN, -1, node)
         return True
+
+    def ages(self, now_s: float) -> JobAges:
+        """Return the ages of all jobs that have arrived."""
+        present = [*self.running, *self.queue.waiting]
+        age_s = len(present) * now_s - sum(map(self._arrival_s.__getitem__, present))
+        return JobAges(len(present), self.accounts.ended_age_s + age_s)
 
     def loss(self, running: RunningJob) -> PreemptionLoss:
         """Return the loss of stopping a running job now."""

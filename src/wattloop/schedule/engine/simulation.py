@@ -6,6 +6,7 @@ import math
 import pickle
 import time
 from array import array
+from dataclasses import replace
 from heapq import heappop, heappush
 from pathlib import Path
 
@@ -27,15 +28,17 @@ from wattloop.schedule.jobs.table import JobTable, remove_caps
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.power_budget import Headroom
 from wattloop.schedule.step_function import StepFunction
-from wattloop.schedule.view import ClusterView
+from wattloop.schedule.view import ClusterView, RealisedDelay
 
-MAGIC = b"wattloop simulation 5\n"
+MAGIC = b"wattloop simulation 6\n"
 DIGEST_BYTES = hashlib.sha256().digest_size
 # Order of events at the same time: ends of jobs first (0), so that their GPUs are free for the
 # others; then changes of nodes and rates, arrivals, and last the policy.
 NODE, RATES, ROUND = 1, 2, 4
 ARRIVE = int(EventKind.ARRIVE)
 COLLECT_AFTER = 50_000
+DELAY_PERIOD_S = 60.0
+"""Time between two computations of the realised delay."""
 MOST_IDLE_EVENTS = 10_000
 """Most wakes of a policy with nothing running and no job to come."""
 
@@ -77,7 +80,16 @@ class Simulation:
             isolates=policy.isolates,
         )
         self.world = world
-        self.decisions = Decisions(policy, self.world)
+        rules, estimates = replace(self.settings, checks=False, strict=False), oracle or truth
+        has_budget = not math.isinf(rules.budget_w.least(0.0, math.inf))
+        self._references = [
+            Simulation(cluster, jobs, each, truth=estimates, settings=rules)
+            for each in (() if has_budget else policy.references())
+        ]
+        self._delay: RealisedDelay | None = None
+        self._delay_s = -math.inf
+        delay = self._realised_delay if self._references else None
+        self.decisions = Decisions(policy, self.world, delay)
         self._invariants = Invariants(self.world) if self.settings.checks else None
         kinds = enumerate(jobs.kinds)
         why = {kind: why_never(each, truth.options(each), cluster) for kind, each in kinds}
@@ -246,6 +258,21 @@ class Simulation:
                 self.ended = SimulationEnd.STALLED
                 return
         self._set_end(until_s, now_s)
+
+    def _realised_delay(self, now_s: float) -> RealisedDelay:
+        """Return the ages of the jobs so far, and those in the schedules of the references.
+
+        Those have the same jobs up to now, so this uses nothing of the future.
+        """
+        found = self._delay
+        if found is None or now_s >= self._delay_s + DELAY_PERIOD_S:
+            for each in self._references:
+                each._loop(now_s)
+            theirs = tuple(each.world.ages(now_s) for each in self._references)
+            jobs, own = self.arrived - len(self.never), self.world.ages(now_s)
+            self._delay = found = RealisedDelay(jobs, own, theirs)
+            self._delay_s = now_s
+        return found
 
     def _arrive(self, now_s: float, job: int) -> None:
         self.arrived += 1

@@ -206,12 +206,13 @@ def options_in_time(
 
     If there is none, return the fastest options that may meet it. Least cost first.
     """
-    left_s = float(view.jobs.deadline_s[job]) - view.now_s
+    left_s = float(view.jobs.deadline_s[job]) - view.now_s - view.wake_s
     # Estimates differ more than batches do; a larger batch is never slower on a GPU.
     full = full_batch(estimates.options)
     safe = full & (estimates.time_s * (1 + view.time_error) <= left_s) & np.isfinite(cost)
     if not safe.any():
         cost = np.where(np.isfinite(cost), estimates.time_s, np.inf)
+        left_s += view.wake_s  # its GPUs may be awake
         safe = full & (estimates.time_s * _at_best(view) <= left_s) & np.isfinite(cost)
         # With no time to spare, use the highest cap: a lower one never makes a job faster.
         caps_w, shapes = np.where(safe, estimates.options.cap_w, 0.0), view.queue.shape_of(job)
@@ -226,7 +227,9 @@ def options_in_time(
 
 def _latest_s(view: ClusterView, job: int, time_s: float) -> float:
     """Return the latest start of a job, with a margin for the error of the estimate."""
-    return float(view.jobs.deadline_s[job]) - time_s * (1 + view.time_error) - REACTION_S
+    return (
+        float(view.jobs.deadline_s[job]) - time_s * (1 + view.time_error) - view.wake_s - REACTION_S
+    )
 
 
 def _slack(view: ClusterView) -> tuple[Columns, NDArray[np.int64], NDArray[np.float64]]:

@@ -30,3 +30,10 @@ class Policy(ABC):
     @abstractmethod
     def decide(self, view: ClusterView) -> Sequence[Action]:
         """Return actions in the order of their execution."""
+
+    def references(self) -> Sequence["Policy"]:
+        """Return policies with which a simulator schedules the same jobs for `ClusterView.delay`.
+
+        The policy compares the ages of its jobs with theirs.
+        """
+        return ()

@@ -11,9 +11,11 @@ from wattloop.schedule.actions import Action, Preempt, Start, Wake
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.objectives import TIME, Estimates, PlacementObjective
 from wattloop.schedule.policies.aurachronos import ExpectedPlacement, options_in_time
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.charon import look_s, preempt_for_budget
 from wattloop.schedule.policies.node_plan import NodePlan
 from wattloop.schedule.policies.packing import share, weight
+from wattloop.schedule.policies.pollux import Pollux
 from wattloop.schedule.policies.power_budget import ABOVE_IDLE, Headroom, pack
 from wattloop.schedule.policies.running_job_changes import (
     Urgent,
@@ -139,6 +141,14 @@ URGENT, RELAXED = 4.0, 3.0
 
 They free their GPUs soon for the next deadline, and have time to restart if that one is earlier.
 """
+ROOMY = 0.4
+"""Share of `max_delay` up to which jobs may be slow while others wait: it delays those as well."""
+CALM, LATE, HURRY_LEVELS, LEAST_VALUE = 0.75, 0.95, 4, 0.1
+"""Shares of the promised mean delay from which jobs are hurried, and run at full power; number of
+steps between them; and the least value of time of hurried jobs."""
+FEW_JOBS, LOOKAHEAD = 30, 2.0
+"""Jobs whose delay is taken for chance without `max_delay`, which limits that of each job; and time
+to foresee a delay, in mean ages of jobs."""
 FIT_WEIGHT, LEAST_FIT = 4, 0.5
 """Exponent of the ratio of a job's cost here to that elsewhere, and the least ratio."""
 
@@ -160,7 +170,12 @@ class Helios(DelayedJobs):
             policies without regard to energy.
         max_delay: a promise instead of `time_value`: most extra time of a job relative to full
             power, as a share (0.1) or `10%`. Placements are then chosen for speed, and caps for
-            energy within the promise; while jobs wait for GPUs, all run at full power.
+            energy within the promise; while jobs wait for GPUs, all run at full power, unless
+            the mean delay is far below the promise. It is `mean_delay` as well, also relative to
+            Helios at full power.
+        mean_delay: most by which the mean completion time may exceed Pollux's, as a share or `15%`;
+            None for no limit. Near it time counts more, and from it on jobs run at full power.
+            Without effect under a power budget, with `delay`, and where the delay is unknown.
         age_weight_per_s: W_age.
         fairness: exponent of a user's share of GPU seconds over the mean share; 0 for none.
         most_preemptions, patience: as in AuraChronos.
@@ -180,6 +195,7 @@ class Helios(DelayedJobs):
         most_preemptions: int = 2,
         patience: float = 0.5,
         max_delay: float | str | None = None,
+        mean_delay: float | str | None = "15%",
         resize: bool = False,
         delay: float | str = "0 s",
     ) -> None:
@@ -187,12 +203,17 @@ class Helios(DelayedJobs):
         self.max_delay = None if max_delay is None else share("max_delay", max_delay)
         if self.max_delay is not None:
             time_value = FAST
+        self.mean_delay = None if mean_delay is None else share("mean_delay", mean_delay)
+        if self.max_delay and self.mean_delay is not None:
+            self.mean_delay = self.max_delay
         self.time_value = weight("time_value", time_value)
         self.fairness = weight("fairness", fairness)
         self.resize = resize
         self.delay_s = delay_seconds(delay)
         self._worth: tuple[Cluster, tuple[float, ...]] | None = None
         self._rescue_deadline_s = math.inf
+        self._late: float | None = None
+        self._hurry = 0.0
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         """Keep the budget first, then deadlines, then start other jobs, then set caps."""
@@ -200,7 +221,8 @@ class Helios(DelayedJobs):
         if over_w > 0:
             actions, left_w = lower_caps(view, over_w)
             return actions if left_w <= 0 else preempt_for_budget(view, over_w)
-        self._headroom = Headroom(view)
+        self._headroom, self._late = Headroom(view), self._expected_delay(view)
+        self._hurry = self._hurry_for(self._late)
         actions = _within_budget(view, super().decide(view))
         change_s = view.budget_w.next_change_s(view.now_s) - look_s(view)
         if view.now_s < change_s < math.inf and view.running:
@@ -211,11 +233,11 @@ class Helios(DelayedJobs):
         """Start jobs; otherwise adapt the caps of running jobs to the queue."""
         headroom, waiting = Headroom(view), len(view.queue) - len(self._stays)
         objective = self._objective(view, self._others(view))
-        patience = Patience(view, objective, self.time_value, headroom)
+        patience = Patience(view, objective, self._value, headroom)
         starts, is_short = pack(view, objective, patience.after(self.rank), headroom)
         if starts:
             return [*starts, *patience.wakes]
-        value = self.time_value * (SCARCE if is_short else 1.0)
+        value = self._value * (SCARCE if is_short else 1.0)
         # Jobs that wait although GPUs are free wait for power: no running job takes more of it.
         has_budget = math.isfinite(view.budget_w.at(view.now_s))
         may_raise = not (has_budget and waiting and view.free.total)
@@ -254,29 +276,68 @@ class Helios(DelayedJobs):
             return False
         return super()._may_stop_urgent(view, end_s, running)
 
+    @property
+    def _value(self) -> float:
+        """Value of time: `time_value`, and up to FAST as the mean delay nears the promised one."""
+        if not self._hurry or self.time_value >= FAST:
+            return self.time_value
+        least = max(self.time_value, LEAST_VALUE)
+        return float(least * (FAST / least) ** self._hurry)
+
+    def references(self) -> Sequence[Policy]:
+        """Return Pollux, and with `max_delay` also Helios at full power; none for green hours."""
+        if self.mean_delay is None or self.delay_s:  # jobs that wait for them are late on purpose
+            return ()
+        if self.max_delay is None:
+            return (Pollux(),)
+        return Pollux(), Helios(max_delay=0.0, mean_delay=None, fairness=self.fairness)
+
+    def _expected_delay(self, view: ClusterView) -> float | None:
+        """Return by how much jobs are late on average, as a share, if as many stay as do now."""
+        if self.mean_delay is None or view.delay is None:
+            return None
+        jobs, own, references = view.delay
+        late, few = -math.inf, FEW_JOBS if self.max_delay is None else 0
+        for each in references:
+            mean_s = each.age_s / max(jobs, 1)
+            least_s = each.age_s + LOOKAHEAD * mean_s * each.present
+            more_s = own.age_s + LOOKAHEAD * mean_s * own.present - least_s
+            late = max(late, more_s / max(least_s + few * mean_s, 1e-9))
+        return late
+
+    def _hurry_for(self, late: float | None) -> float:
+        """Return 0 while the mean delay is far below the promised one, and 1 from it on."""
+        if self.mean_delay is None or late is None:
+            return 0.0
+        part = (late - CALM * self.mean_delay) / max((LATE - CALM) * self.mean_delay, 1e-9)
+        return math.ceil(HURRY_LEVELS * min(max(part, 0.0), 1.0)) / HURRY_LEVELS
+
     def _others(self, view: ClusterView) -> int:
         """Return the jobs that wait for GPUs next to the one that is placed."""
         return max(len(view.queue) - len(self._stays) - 1, 0)
 
     def _urgent_objective(self, view: ClusterView) -> PlacementObjective:
-        return self._objective(view, self._others(view), max(self.time_value, URGENT))
+        return self._objective(view, self._others(view), max(self._value, URGENT))
 
     def _objective(
         self, view: ClusterView, waiting: float, value: float | None = None
     ) -> PlacementObjective:
         if self._worth is None or self._worth[0] is not view.cluster:
             self._worth = view.cluster, gpu_worth(view.cluster)
-        delay = self.max_delay if waiting <= 0 else 0.0
+        delay = self.max_delay
+        if delay is not None and waiting > 0:
+            has_room = self._late is not None and self._late < ROOMY * delay
+            delay = delay if has_room else 0.0
         # GPUs that the only job leaves idle fall asleep; those of a busy cluster get the next job.
         is_empty = waiting <= 0 and not view.running
         return time_value(
-            self.time_value if value is None else value,
+            self._value if value is None else value,
             waiting_level(waiting),
             view.cluster.gpus,
             joule_price(view),
             worth=self._worth[1],
             exact=view.time_error == 0,
-            max_delay=None if self.max_delay is None else delay,
+            max_delay=0.0 if self._hurry >= 1 else delay,
             resting_w=view.cluster.resting_w if self.sleeps and is_empty else (),
         )
 
