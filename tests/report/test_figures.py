@@ -13,7 +13,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.integrations.stored_steps import StepPoint
 from wattloop.report.figures.chart import spec_of
 from wattloop.report.figures.render import image_of, page_of, save, writable_folder
-from wattloop.report.figures.run import power_figure, steps_figure
+from wattloop.report.figures.run import daily_figure, power_figure, steps_figure
 from wattloop.report.figures.sweep import lever_title, plain_name, sweep_figures, technique_figures
 from wattloop.store.database import open_store
 from wattloop.store.journal_import import import_orphaned
@@ -117,6 +117,15 @@ def test_files_are_whole_and_need_no_network(tmp_path: Path) -> None:
     assert page.count("</script>") == 2
     outside = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert not re.search(r"<script|src=|href=", outside)
+
+
+@pytest.mark.parametrize("name", ["</script><b>", "<!--<script>"])
+def test_a_stored_name_cannot_end_the_script_nor_hide_its_end(name: str) -> None:
+    """After `<!--<script>` a parser takes the next `</script>` for a part of the script."""
+    page = page_of({"days": daily_figure([("2026-01-01", name, 1e6)], "project")}, title="t")
+    data = page[page.index("const specs = ") :].splitlines()[:2]
+    assert name.replace("<", "\\u003c") in data[1]
+    assert "<" not in "".join(data)
 
 
 def test_a_missing_library_is_said_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

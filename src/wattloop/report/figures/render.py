@@ -163,8 +163,8 @@ def theme_script() -> str:
 
 
 def _in_script(text: str) -> str:
-    """Escape data so that a text cannot end the script."""
-    return text.replace("</", "<\\/")
+    """Escape JSON so that no text in it ends the script, or hides its end (`<!--<script>`)."""
+    return text.replace("<", "\\u003c")
 
 
 def is_wide(chart: Spec) -> str:
