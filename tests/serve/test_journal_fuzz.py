@@ -5,6 +5,7 @@ seeded generator: WATTLOOP_FUZZ_JOURNALS=1000 tries more of them than the usual 
 """
 
 import json
+import math
 import os
 import random
 import time
@@ -22,10 +23,22 @@ from fastapi.testclient import TestClient
 
 from tests.fleet.delivery.served import domain, end_of, header_of
 from wattloop.core.results import WindowResult
+from wattloop.measure.live import FollowedJournals
+from wattloop.serve.api.live import _rows
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.ingest.uploads import STALE_S
-from wattloop.store.journal import END, EVENT, HEADER, json_frame, samples_frame
+from wattloop.store.journal import (
+    END,
+    EVENT,
+    HEADER,
+    SAMPLES,
+    JournalTail,
+    json_frame,
+    pack_frame,
+    samples_frame,
+)
+from wattloop.store.runs import live_journal
 
 JOURNALS = int(os.environ.get("WATTLOOP_FUZZ_JOURNALS", "60"))
 TOKEN = {"Authorization": "Bearer secret"}
@@ -216,6 +229,43 @@ def test_silent_runs_are_closed_whatever_arrived_before_them(tmp_path: Path, odd
             refused = {one["run_id"]: one["reason"] for one in said}
             assert "format" in refused["20260101-000"]
             assert "20260101-000" in client.get("/nodes").text
+
+
+WHOLE = {
+    "a block without its beginning": pack_frame(SAMPLES, b"abc"),
+    "a block that is cut": pack_frame(SAMPLES, bytes(range(40))),
+    "not JSON": pack_frame(EVENT, b'{"a":'),
+    "deep JSON": pack_frame(EVENT, b"[" * 100_000),
+    "fewer columns": samples_frame(0, 1, array("d", [101.0]), array("d", [5.0])),
+    "no columns": samples_frame(0, 0, array("d", [101.0]), array("d")),
+    "infinite": samples_frame(0, 2, array("d", [101.0]), array("d", [math.inf, 1e308])),
+    "at no time": samples_frame(0, 2, array("d", [math.inf]), array("d", [1.0, 1.0])),
+}
+
+
+@pytest.mark.parametrize("frame", WHOLE.values(), ids=WHOLE)
+def test_a_live_run_of_senseless_frames_breaks_no_page_and_no_stream(
+    tmp_path: Path, frame: bytes
+) -> None:
+    """Checksums are right, so the frames are whole; readers follow the run while it arrives."""
+    run_id = "20260103-000000-aaa"
+    sound = samples_frame(0, 2, array("d", [100.0]), array("d", [300.0, 200.0]))
+    kind, header = _frames(run_id)[0]
+    data = json_frame(kind, header) + sound + frame
+    app = _app(tmp_path)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        assert _send(client, run_id, data, final=False) == 200
+        for _ in range(2):  # the first look may still be under way when it is answered
+            assert not _failing(client, ("/api/v1/runs/live", f"/runs/{run_id}", "/"))
+            time.sleep(FollowedJournals.EVERY_S)
+        found = live_journal(app.state.wattloop.store, run_id)
+        assert found is not None
+        tail = JournalTail(found[1])
+        blocks = [body for kind, body in tail.poll() if kind == SAMPLES]
+        rows = [row for block in blocks for row in (*_rows(block, found[0], {}),)]
+        assert rows[0]["power_w"] == 300.0
+        json.dumps(rows, allow_nan=False)  # a browser reads no other JSON
+        tail.close()
 
 
 def test_a_journal_that_cannot_be_stored_is_named_with_its_reason(tmp_path: Path) -> None:

@@ -83,8 +83,12 @@ def next_frame_b(data: bytes, offset: int) -> float:
 
 
 def block_from(payload: bytes) -> SampleBlock:
-    """Unpack the readings of a `SAMPLES` frame."""
+    """Unpack the readings of a `SAMPLES` frame. Raises ValueError: not the bytes of a block."""
+    if len(payload) < _BLOCK.size:
+        raise ValueError("a block without its beginning")
     feed, width, count = _BLOCK.unpack_from(payload)
+    if len(payload) != _BLOCK.size + 8 * count * (1 + width):
+        raise ValueError(f"a block of {len(payload)} bytes for {count} x {width} values")
     times_s: array[float] = array("d")
     values: array[float] = array("d")
     split = _BLOCK.size + 8 * count
@@ -165,7 +169,7 @@ def read_journal(path: Path) -> Journal | None:
                 journal.events.append(json.loads(payload))
             elif kind == END:
                 journal.end = json.loads(payload)
-        except (ValueError, RecursionError, struct.error):  # a whole frame with invalid content
+        except (ValueError, RecursionError):  # a whole frame with invalid content
             break
         end_of_good = end
     if journal is not None:
@@ -198,14 +202,22 @@ class JournalTail:
         self._wanted_b: float = 0
 
     def poll(self) -> Iterator[tuple[bytes, Any]]:
-        """Return frames that have arrived since the last call: (kind, JSON or SampleBlock)."""
+        """Return frames that have arrived since the last call: (kind, JSON or SampleBlock).
+
+        A frame with invalid content is the end of what can be read, as for `read_journal`.
+        """
         if math.isinf(self._wanted_b):  # damaged: what follows is not kept in memory
             return
         self._rest += self._file.read()
         used = 0
         for kind, payload, end in frames_in(self._rest):
+            try:
+                body = block_from(payload) if kind == SAMPLES else json.loads(payload)
+            except (ValueError, RecursionError):
+                self._rest, self._wanted_b = b"", math.inf
+                return
             used = end
-            yield kind, block_from(payload) if kind == SAMPLES else json.loads(payload)
+            yield kind, body
         self._wanted_b = next_frame_b(self._rest, used)
         self._rest = b"" if math.isinf(self._wanted_b) else self._rest[used:]
 

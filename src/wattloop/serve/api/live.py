@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from wattloop.serve.worker import too_busy
 from wattloop.store.journal import END, SAMPLES, JournalTail, SampleBlock
 from wattloop.store.run_record import UNALLOCATED_KIND
 from wattloop.store.runs import RunRecord, is_live, live_journal, live_journals
-from wattloop.store.samples import power_series, series_of
+from wattloop.store.samples import Series, power_series, series_of
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 POLL_S = 0.5
@@ -156,11 +156,11 @@ def _rows(
     block: SampleBlock, record: RunRecord, counters: dict[tuple[int, int], tuple[float, float]]
 ) -> Iterator[dict[str, Any]]:
     """Return power of the domains in a block: gauges directly, counters by differences."""
-    known = [s for s in power_series(record.feeds).values() if s.feed == block.feed]
+    known = _series_in(block, power_series(record.feeds).values())
     for place, time_s in enumerate(block.times_s):
         for series in known:
             value = block.values[place * block.width + series.column]
-            if math.isnan(value):  # a gap
+            if not math.isfinite(value + time_s):  # a gap; or made up by another machine
                 continue
             power_w: float | None = value
             if series.kind == "counter":
@@ -169,14 +169,14 @@ def _rows(
                 power_w = None
                 if before is not None:
                     power_w = series.watts((before[0], time_s), (before[1], value))[1]
-            if power_w is not None and not math.isnan(power_w):
+            if power_w is not None and math.isfinite(power_w):
                 begun_s = time_s - record.started_s
                 yield {"time_s": begun_s, "power_w": power_w, "domain": series.name}
 
 
 def _signal_rows(block: SampleBlock, record: RunRecord) -> Iterator[dict[str, Any]]:
     """Return utilisation, clocks and the like of a block, at most one value of each a second."""
-    signals = [s for s in series_of(record.feeds) if s.kind == "signal" and s.feed == block.feed]
+    signals = [s for s in _series_in(block, series_of(record.feeds)) if s.kind == "signal"]
     last_s = -math.inf
     for place, time_s in enumerate(block.times_s if signals else ()):
         if time_s - last_s < 1.0:
@@ -184,7 +184,12 @@ def _signal_rows(block: SampleBlock, record: RunRecord) -> Iterator[dict[str, An
         last_s = time_s
         for series in signals:
             value = block.values[place * block.width + series.column]
-            if not math.isnan(value):
+            if math.isfinite(value + time_s):
                 begun_s = time_s - record.started_s
                 named = {"signal": series.name, "unit": series.unit}
                 yield {"time_s": begun_s, "value": value, **named}
+
+
+def _series_in(block: SampleBlock, known: Iterable[Series]) -> list[Series]:
+    """Return the series of a block; its sender may have fewer columns than the header says."""
+    return [s for s in known if s.feed == block.feed and s.column < block.width]
