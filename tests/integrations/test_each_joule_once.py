@@ -248,9 +248,10 @@ def test_workers_of_ray(node: Node) -> None:
 def test_two_runs_at_once(node: Node) -> None:
     """Two programs that know nothing of each other: both are marked, with their overlap."""
     words = [sys.executable, "-m", "wattloop", "run", "-q", "--name"]
-    first = node.launch(*words, "first", "--", "sleep", "3")
+    until_both = "until [ -e both ]; do sleep 0.02; done; sleep 2"
+    first = node.launch(*words, "first", "--", "sh", "-c", until_both)
     _until_listed(node, 1)
-    second = node.launch(*words, "second", "--", "sleep", "4")
+    second = node.launch(*words, "second", "--", "sh", "-c", "touch both; sleep 4")
     for process in (first, second):
         assert process.wait(timeout=300) == 0
     one, two = node.check_total()

@@ -41,7 +41,7 @@ def test_gpus_of_the_job_draw_its_power_for_its_time(tmp_path: Path) -> None:
 
 def test_a_stopped_job_leaves_idle_gpus_and_keeps_its_work_if_told(tmp_path: Path) -> None:
     """Stopped by SIGTERM it notes how far it came; started again, it does the rest."""
-    plan = small_plan([(0, 2.0)])
+    plan = small_plan([(0, 6.0)])  # long before its end it has been stopped
     write_plan(plan, tmp_path, NAMES)
     keeps = {"CUDA_VISIBLE_DEVICES": "0", "WATTLOOP_REPLAY_KEEPS": "work"}
     card = virtual_gpus(plan.cluster, tmp_path, NAMES)["n2"][0]
@@ -49,7 +49,7 @@ def test_a_stopped_job_leaves_idle_gpus_and_keeps_its_work_if_told(tmp_path: Pat
         give_up_s = time.monotonic() + 120
         while card.power_w(time.monotonic()) < 299 and time.monotonic() < give_up_s:
             time.sleep(0.01)
-        time.sleep(0.3)
+        time.sleep(0.9)
         process.send_signal(signal.SIGTERM)
     assert started(tmp_path, 0, **keeps).wait() == 0
     first, second = read_records(tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.schedule.slurm.replay.small_plan import IDLE_W, small_plan
+from tests.support.saved_runs import wait_until
 from wattloop.schedule.slurm.replay.result import PowerWatch, exact_peak_w
 from wattloop.schedule.slurm.replay.runner import virtual_gpus, write_plan
 from wattloop.virtual.gpu import IDLE, Activity
@@ -37,9 +38,8 @@ def test_samples_add_up_to_the_energy_of_all_nodes(tmp_path: Path) -> None:
     cards = virtual_gpus(plan.cluster, tmp_path, NAMES)
     with PowerWatch(cards) as watch:
         cards["n1"][1].occupy(Activity(1.0, 0.0, 0.5))
-        time.sleep(0.45)
+        wait_until(lambda: len(watch.samples()) >= 3)
     samples = watch.samples()
-    assert len(samples) >= 3
     first_s = samples[0].at_s
     sampled_j = sum(
         after.power_w * (after.at_s - before.at_s) for before, after in pairwise(samples)
