@@ -1,5 +1,6 @@
 """Searches in one call."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,57 @@ def test_without_target_and_strategy_all_configurations_are_compared_by_the_metr
     assert found.spec.strategy.name == "asha"
     assert found.best.parameters == {"lr": 0.2}
     assert len(found.table()) == 2
+
+
+def test_asha_continues_a_training_until_it_reports_the_metric(settings):
+    """Promise: a metric that is reported every third epoch is compared as one of every epoch."""
+
+    def late(trial):
+        for epoch in trial.epochs(6):
+            trial.report(loss=1.0, **({"accuracy": trial["lr"]} if epoch % 3 == 2 else {}))
+
+    found = searched(settings, late, strategy="asha", target=None)
+    assert found.best.parameters == {"lr": 0.3}
+    assert [row["best"] is not None for row in found.table()] == [True] * 3
+
+
+def test_asha_ends_where_the_metric_is_never_reported(settings):
+    """Promise: the first training is continued to its end, and the search says what is missing."""
+    trained = []
+
+    def silent(trial):
+        for _ in trial.epochs(5):
+            trained.append(trial["lr"])
+            trial.report(loss=1.0)
+
+    with pytest.raises(ConfigError, match="ended without reporting 'accuracy'"):
+        searched(settings, silent, strategy="asha", target=None)
+    assert len(trained) == 5
+
+
+def test_asha_compares_by_time_where_no_energy_is_read(settings):
+    """Promise: the search by a metric alone has a winner also on a machine without a meter."""
+
+    def flat(trial):
+        for _ in trial.epochs(6):
+            trial.report(accuracy=trial["lr"])
+
+    found = searched(settings, flat, strategy="asha", target=None, scope="gpu")
+    assert [row["energy_j"] for row in found.table()] == [None] * 3
+    assert found.best.parameters == {"lr": 0.3}
+
+
+def test_where_nothing_has_ended_the_best_so_far_is_said(settings):
+    """Promise: a search that a limit has cut does not only say that there is no winner."""
+    slow = {"space": {"lr": [0.1, 0.2]}, "strategy": "grid", "target": None, "energy": 0.5}
+
+    def endless(trial):
+        for _ in trial.epochs():
+            time.sleep(0.01)
+            trial.report(accuracy=0.25)
+
+    why = searched(settings, endless, **slow).summary.why
+    assert why == "none has been trained to its end, c0 was best with accuracy 0.25"
 
 
 def test_a_race_without_a_target_says_that_it_needs_one(settings, caplog):

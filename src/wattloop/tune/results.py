@@ -531,14 +531,15 @@ def find_default(
 
 def _nearest(candidates: Sequence[CandidateResult], quality: Quality | None) -> str:
     came = {c.candidate: c.best for c in candidates if c.best is not None}
-    if quality is None or quality.target is None or not came:
+    if quality is None or not came:
         return ""
     pick = max if quality.maximize else min
     name = pick(came, key=lambda candidate: came[candidate])
-    return (
-        f"none has reached {quality.metric} {quality.target:g}, {name} came nearest with "
-        f"{format_number(came[name])}"
-    )
+    if quality.target is None:
+        wanted = f"been trained to its end, {name} was best with {quality.metric}"
+    else:
+        wanted = f"reached {quality.metric} {quality.target:g}, {name} came nearest with"
+    return f"none has {wanted} {format_number(came[name])}"
 
 
 def _faults(candidates: Sequence[CandidateResult]) -> str:

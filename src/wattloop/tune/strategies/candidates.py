@@ -83,9 +83,15 @@ class CandidateTable:
         return candidate
 
     def segment(
-        self, candidate: Candidate, energy_j: float | None = None, epochs: float | None = None
+        self,
+        candidate: Candidate,
+        energy_j: float | None = None,
+        epochs: float | None = None,
+        *,
+        timed: bool = False,
     ) -> Segment:
-        """Return the next segment of its training: to the target, the end, or `energy_j` further.
+        """Return the next segment of its training: to the target, the end, or `energy_j` further
+        (seconds where `timed`).
 
         `epochs` in all are the limit's unless given. The first segment searches for the candidate's
         own power cap, where one may be set.
@@ -98,7 +104,8 @@ class CandidateTable:
             levers=dict(candidate.levers),
             until=Until(
                 epochs=self.problem.limits.epochs if epochs is None else epochs,
-                energy_j=energy_j,
+                energy_j=None if timed else energy_j,
+                time_s=energy_j if timed else None,
                 at_target=self.at_target,
             ),
             seed=self.problem.seed,

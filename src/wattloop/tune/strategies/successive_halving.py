@@ -187,17 +187,24 @@ class Asha(Strategy):
         self.eta, self.rung_epochs, self.paused = eta, rung_epochs, paused
         self._rungs = rungs
         self._first_j = rung_joules(rung_energy)
+        self._timed = False
         self._rng = np.random.default_rng(problem.seed)
         self._ladders: list[RungLadder] = []
         self._ladder_of: dict[str, RungLadder] = {}
         self._heading: dict[str, int] = {}
         self._under_way: set[str] = set()
         self._unfinished: list[Candidate] = []
+        self._silent: list[Candidate] = []
+        """Those that have not reported the metric yet; their rung ends with the first report."""
         self._none_left = False
         self._best: Candidate | None = None
 
     def ask(self) -> Asked:
         """Return a climbing candidate, a new one, or the best of the waiting ones."""
+        if self._silent:
+            late = self._silent.pop(0)
+            epochs = 2 * max(late.epochs, self.rung_epochs)
+            return self._asked(late, self._heading[late.name], None, epochs)
         if self._first_j is None:
             return self._scout()
         if not self._ladders:
@@ -219,10 +226,16 @@ class Asha(Strategy):
     def tell(self, segment: Segment, progress: Progress) -> None:
         candidate = self.ledger.tell(segment, progress)
         self._under_way.discard(candidate.name)
-        if candidate.energy_j is None or not self.ledger.comparable(candidate):
+        if progress.status.alive and candidate.quality is None:
+            self._silent.append(candidate)
             return
         if self._first_j is None:
-            self._first_j = max(candidate.energy_j, 1e-9)
+            self._timed = candidate.energy_j is None
+        cost = self._cost(candidate)
+        if cost is None or not self.ledger.comparable(candidate):
+            return
+        if self._first_j is None:
+            self._first_j = max(cost, 1e-9)
             self._ladders = self.ladders(self._first_j)
             self._join(candidate, self._ladders[0])
         if self.ledger.enough(candidate) and self._done(candidate):
@@ -234,7 +247,7 @@ class Asha(Strategy):
         waits = not self._over(candidate)
         if rung < ladder.top:
             loss = self.problem.quality.loss(candidate.quality)
-            ladder.arrive(candidate.name, rung, loss, candidate.energy_j, waits=waits)
+            ladder.arrive(candidate.name, rung, loss, cost, waits=waits)
         elif waits:  # the first one, where the only rung is the last
             self._unfinished.append(candidate)
 
@@ -243,7 +256,7 @@ class Asha(Strategy):
         return self.ledger.best(done) if done else None
 
     def alive(self) -> frozenset[str]:
-        found = self._under_way | {candidate.name for candidate in self._unfinished}
+        found = self._under_way | {c.name for c in (*self._unfinished, *self._silent)}
         for ladder in self._ladders:
             found |= {n for n in ladder.waiting() if not self._over(self.ledger.candidates[n])}
         return frozenset(found)
@@ -278,9 +291,7 @@ class Asha(Strategy):
         candidate = self._begun()
         if candidate is None:
             return None
-        most = self.problem.limits.epochs
-        epochs = self.rung_epochs if most is None else min(self.rung_epochs, most)
-        return self._asked(candidate, 0, None, epochs)
+        return self._asked(candidate, 0, None, self.rung_epochs)
 
     def _new(self, ladder: RungLadder) -> Segment | None:
         if not self.room(ladder):
@@ -309,7 +320,7 @@ class Asha(Strategy):
     def _climb_on(self, ladder: RungLadder, candidate: Candidate) -> Segment:
         rung = ladder.rung_of(candidate.name) + 1
         bound_j = ladder.bound_j(rung)
-        used_j = candidate.energy_j or 0.0
+        used_j = self._cost(candidate) or 0.0
         left_j = None if bound_j is None else bound_j - used_j
         if self._best is not None and self.problem.objective.names == ("energy",):
             # beyond the energy of the best one it cannot win
@@ -322,7 +333,13 @@ class Asha(Strategy):
     ) -> Segment:
         self._heading[candidate.name] = rung
         self._under_way.add(candidate.name)
-        return self.ledger.segment(candidate, energy_j, epochs)
+        if epochs is not None:
+            epochs = min(epochs, self.problem.limits.epochs or epochs)
+        return self.ledger.segment(candidate, energy_j, epochs, timed=self._timed)
+
+    def _cost(self, candidate: Candidate) -> float | None:
+        """Return its joules; its seconds where the energy of the first one is not known."""
+        return candidate.time_s if self._timed else candidate.energy_j
 
     def _last_resort(self) -> Segment | None:
         """Continue the best waiting candidate as long as none reaches the target."""

@@ -140,8 +140,9 @@ def print_best(summary: SearchSummary, experiment: Experiment) -> None:
         lines += [f"  {c.candidate}: {setting_text(c)}" for c in summary.front[:FRONT_SHOWN]]
         if len(summary.front) > FRONT_SHOWN:
             lines.append(f"  and {len(summary.front) - FRONT_SHOWN} more; --json has all")
+    source = "" if summary.energy_j is None else f" {summary.provenance}"
     lines.append(
-        f"spent: {energy_text(summary.energy_j, summary.scope)} {summary.provenance}, "
+        f"spent: {energy_text(summary.energy_j, summary.scope)}{source}, "
         f"{format_duration(summary.elapsed_s)}, {summary.candidates} "
         f"configuration{'s' * (summary.candidates != 1)}"
         + (f", {summary.failed} of them failed" if summary.failed else "")
