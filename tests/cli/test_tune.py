@@ -261,7 +261,7 @@ def test_several_objectives_end_with_their_front(here, capsys):
 
 def test_killed_it_goes_on_and_pays_for_nothing_twice(here, capsys):
     """Promise: kill -9 of the search; its program is ended, what was finished stays finished."""
-    slow = TRAIN.replace("0.02", "9 if lr == 0.01 else 0.02")
+    slow = TRAIN.replace("0.02", "99 if lr == 0.01 else 0.02")
     (here / "train.py").write_text(slow)
     command = [sys.executable, "-m", "wattloop.cli.main", "tune", "run", "s.yaml", *COMMAND]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
