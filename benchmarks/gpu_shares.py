@@ -71,7 +71,9 @@ the programs are the same. A virtual card draws the same with and without a cont
 draw less without one.
 
 *Pods* is the node agent, which divides each second for good and pays back later what it gave
-wrongly before ([Kubernetes](../kubernetes.md)). It is told the same idle power as Wattloop.
+wrongly before ([Kubernetes](../kubernetes.md)). It is told the same idle power as Wattloop. It
+cannot correct a program that has ended: where programs of constant load come and go, the card's
+power tells the cost of one of them only when it is gone.
 
 *Separate processes* are four runs with `--share process`, each with its own begin, end, readings,
 looks at the processes and fit. *With the book* is what Wattloop does: they write one account of the
