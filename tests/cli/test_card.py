@@ -26,7 +26,10 @@ def test_a_card_of_a_run_and_its_inferences(machine: Machine) -> None:
     assert figures["carbon_intensity"]["value"] == pytest.approx(56, rel=0.5)
     assert figures["renewable_share"]["value"] is None
     latency_s = figures["inference_latency"]["value"]
-    assert figures["inference_energy"]["value"] == pytest.approx(POWER_W * latency_s, rel=0.1)
+    assert machine.driver is not None
+    # 100 inferences take a second at least, in which the counter may be late at both ends
+    rel = 0.1 + 2 * machine.driver.longest_s
+    assert figures["inference_energy"]["value"] == pytest.approx(POWER_W * latency_s, rel=rel)
     assert (machine.folder / "tiny.svg").read_text().startswith("<svg")
     assert "co2_eq_emissions:" in (machine.folder / "tiny.md").read_text()
 

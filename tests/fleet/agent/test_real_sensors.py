@@ -41,7 +41,8 @@ def test_packages_of_a_powercap_tree_are_shared_and_add_up(node: Node) -> None:
         assert job[name]["provenance"] == "modelled"
         assert job[name]["energy_j"] > 0
         parts_j = job[name]["energy_j"] + others[name]["energy_j"]
-        assert parts_j == pytest.approx(whole_j, rel=0.02)
+        late_j = 2 * driver.longest_s * whole_j / (end_s - begin_s)
+        assert parts_j == pytest.approx(whole_j, abs=0.02 * whole_j + late_j)
 
 
 @pytest.fixture
