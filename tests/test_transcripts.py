@@ -40,6 +40,14 @@ def test_a_line_that_changed_is_found() -> None:
     assert not_printed(("cap   energy",), printed) == ["cap   energy"]
     assert not_printed(("500 W  2.06 s",), printed) == ["500 W  2.06 s"]
     assert not_printed(("500 W  2.06 s ...",), printed) == []
+    verdict = "a is better than b: a has energy per sample -36.1% ± < 0.1%. Certain"
+    assert not_printed((verdict,), ["b against a: not certain. Its energy differs by +1%"]) == []
+    assert not_printed((verdict,), ["energy per sample"]) == [verdict]
+    nothing = ("wattloop: nothing to advise on run 1: no rule had readings", "  carbon-hour")
+    assert (
+        not_printed(nothing, ["saving: upper bound: the energy of the start-up beyond 15 s"]) == []
+    )
+    assert not_printed(nothing, ["saving: upper bound: what idles"]) == list(nothing)
     assert not shape("best cap: 500 W").fullmatch("best cap: none")
 
 

@@ -35,12 +35,22 @@ TOKEN = re.compile(
     rf"(?P<rest>\.\.\.)|(?P<identifier>{IDENTIFIER})|(?P<amount>{AMOUNT}(?![\w/]))"
     rf"|(?P<number>{NUMBER})|(?P<space>\s+)|(?P<word>[^\s\d]|\d)"
 )
-ANY = {"rest": ".*", "identifier": IDENTIFIER, "number": NUMBER, "space": r"\s+"}
+ANY = {
+    "rest": ".*",
+    "identifier": IDENTIFIER,
+    "number": rf"(?:< )?{NUMBER}",
+    "space": r"\s+",
+}
 MARKS = re.compile(
     r" \(within (?:uncertainty|noise)\)|(?<=\S) [*?](?=\s|$)"
     # only large energies have them: a busy machine takes longer
     r"|(?<=J) \([\d.]+ Wh\)|(?<=Wh) \([\d.]+ [kMG]J\)"
 )
+VERDICT = re.compile(r"^\S+ (?:is better than|against) \S+: .+$")
+"""Which of two runs is better, and whether that is certain, follows from their numbers, too."""
+NO_ADVICE = "wattloop: nothing to advise"
+SLOW_START = "the energy of the start-up beyond 15 s"
+"""The only advice that a run gets because the machine is busy."""
 SHELL = re.compile(r"[|<>&;*?$`\\]")
 QUIET = re.compile(r"wattloop: (?:warning: )?(?:beginning|the machine is not quiet|left out: )")
 
@@ -84,6 +94,8 @@ def shape(line: str) -> re.Pattern[str]:
 def not_printed(shown: tuple[str, ...], printed: list[str]) -> list[str]:
     """Return the shown lines that no printed line looks like."""
     printed = [_without_marks(line) for line in printed]
+    if shown and shown[0].startswith(NO_ADVICE) and any(SLOW_START in line for line in printed):
+        return []
     return [
         line
         for line in shown
@@ -98,7 +110,7 @@ def _is_printed(line: str, printed: list[str]) -> bool:
 
 def _without_marks(line: str) -> str:
     """Remove the marks of what is best or may be chance: they follow from the numbers."""
-    return MARKS.sub("", line).rstrip()
+    return VERDICT.sub("(verdict)", MARKS.sub("", line).rstrip())
 
 
 @dataclass
