@@ -116,7 +116,8 @@ def copied(
     """The same run, longer, at another time, by one of the users."""
     assert template.result is not None
     factor = draw.choice((6, 12, 30, 40, 90)) * draw.uniform(0.8, 1.2)
-    started_s = now_s - 600 - DAYS * DAY_S * number / RUNS - draw.random() * 6 * 3_600
+    ended_s = now_s - 600 - DAYS * DAY_S * number / RUNS - draw.random() * 6 * 3_600
+    started_s = ended_s - 600 * factor
     accounting: dict[str, Any] = dict(template.accounting or {})
     for key in ("node", "facility"):
         accounting[key] = {**accounting[key], "energy_j": accounting[key]["energy_j"] * factor}
