@@ -97,6 +97,10 @@ def test_trials_are_one_row_unless_all_is_asked(
     assert main(["runs", "list", "--all"]) == 0
     out, err = capsys.readouterr()
     assert (len(out.splitlines()), err) == (6, "")
+    two_trials = ["20270115-080001-aaaaaa", "20270115-080002-aaaaaa"]
+    assert main(["runs", "delete", *two_trials, "--yes"]) == 0
+    assert main(["runs", "list"]) == 0
+    assert "1 trial is folded" in capsys.readouterr().err
     assert main(["runs", "list", "--limit", "2"]) == 0
     out, err = capsys.readouterr()
     assert "search-1" in out and "r0" not in out

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from wattloop.cap.finder import USUAL, CapChoice, CapFinder
 from wattloop.core.errors import MeterUnavailable
+from wattloop.core.units import format_duration, short_energy
 
 # One cap's share of a training: what a unit of progress takes, from steps as they happen.
 #
@@ -336,8 +337,8 @@ class OnlineCapFinder:
         self.finder.tell(self._cap_w, taken.time_s, taken.energy_j, taken.noise)
         self._probed(self.finder)
         self._report(
-            f"{self._cap_w:g} W: {taken.time_s:.4g} s and {taken.energy_j:.4g} J per step "
-            f"(within {100 * taken.noise:.1f}%)"
+            f"{self._cap_w:g} W: {format_duration(taken.time_s)} and "
+            f"{short_energy(taken.energy_j)} per step (within {100 * taken.noise:.1f}%)"
         )
         self._ask(now_s)
 
@@ -393,7 +394,7 @@ class OnlineCapFinder:
         self._strange = self._strange + 1 if max(time, power) > limit else 0
         if self._strange >= self.rules.patience:
             self._report(
-                f"the work has changed (a step took {self._usual.time_s:.4g} s and takes "
-                f"{taken.time_s:.4g} s): looking for its best cap"
+                f"the work has changed (a step took {format_duration(self._usual.time_s)} and "
+                f"takes {format_duration(taken.time_s)}): looking for its best cap"
             )
             self._search(now_s)

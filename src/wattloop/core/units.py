@@ -71,10 +71,8 @@ def format_energy(energy_j: float) -> str:
     `0.817 mJ`, `12.3 J`, `1.43 kJ (0.398 Wh)`, `1.27 Wh (4.56 kJ)`, `2.19 kWh (7.89 MJ)`.
     """
     size, short = abs(energy_j), short_energy(energy_j)
-    if size < 1_000:
-        return short
-    wh = wh_from_joules(energy_j)
-    return f"{short} ({_three(wh)} Wh)" if size < J_PER_WH else f"{short} ({_joules(energy_j)})"
+    other = f"{_three(wh_from_joules(energy_j))} Wh" if size < J_PER_WH else _joules(energy_j)
+    return short if size < 1_000 else f"{short} ({other})"
 
 
 def _joules(energy_j: float) -> str:

@@ -222,7 +222,8 @@ def print_list(listed: RunList) -> None:
     print_rows(headers, rows, spare=spare)
     if listed.groups:
         trials = sum(group.runs for group in listed.groups)
-        say(f"{trials} trials are folded under their experiment; see each with --all")
+        are = " is" if trials == 1 else "s are"
+        say(f"{trials:,} trial{are} folded under their experiment; see each with --all")
     if listed.more:
         most = "newest" if listed.order.by == "newest" else "with the most " + listed.order.by
         say(f"the {len(listed.rows)} {most}; see all with --limit 0")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from wattloop.core.errors import ConfigError, StrategyError
-from wattloop.core.units import format_number
+from wattloop.core.units import format_duration, short_energy
 from wattloop.tune.search_problem import Problem
 from wattloop.tune.segment import Progress, Segment, Status, Value
 from wattloop.tune.space import configuration_key
@@ -166,8 +166,8 @@ class Race(Strategy):
             return None
         runner = self.runners[min(good, key=lambda i: (costs.get(i, math.inf), i))]
         epoch = runner.epoch
-        unit = "J" if runner.metered else "s"
-        taken = "" if epoch is None else f" of {format_number(epoch.energy_j)} {unit} each"
+        shown = short_energy if runner.metered else format_duration
+        taken = "" if epoch is None else f" of {shown(epoch.energy_j)} each"
         others = sum(bool(r.points) for r in self.runners) - 1
         ended = "ended without a target" if self.problem.quality.target is None else "good enough"
         return Chosen(
