@@ -336,7 +336,7 @@ def separate(dice: random.Random, folder: Path | None) -> tuple[float, float]:
         run = begins_s[int(str(pid))]
         return None if run.part_j else run.began_s
 
-    device_book.start_s = started_s  # the processes are simulated
+    of_machine, device_book.start_s = device_book.start_s, started_s  # processes are simulated
     zero_s, loads = clock.now_s(), dict[WorkOwner, float]()
     first_s = last_s = 0.0
     for tick in range(round(60.0 / READ_S) + 1):
@@ -363,6 +363,7 @@ def separate(dice: random.Random, folder: Path | None) -> tuple[float, float]:
         if run.shares is not None:
             last_s = clock.now_s()
             run.end()
+    device_book.start_s = of_machine
     card_j = card.true_energy_j(first_s, last_s)
     return math.fsum(run.part_j for run in runs) - card_j, card_j
 

@@ -214,6 +214,25 @@ def test_a_long_book_stays_small_and_loses_no_joule(
     assert booked_j == pytest.approx(75.0 * (10.0 + 80.0 * 2 / 3))
 
 
+def test_the_book_costs_the_same_after_any_time(tmp_path: Path) -> None:
+    """Promise: use is computed of new intervals only, and the book stays at the counter although
+    the energy of each new interval is read 2% too high.
+    """
+    book = DeviceBook(tmp_path / "gpu.book")
+    book.begin(10.0)
+    lengths_s: list[float] = []
+
+    def measure(begin_s: float, end_s: float) -> UseInterval:
+        lengths_s.append(end_s - begin_s)
+        return _use(102.0 * (end_s - begin_s), end_s - begin_s, p1=0.2)
+
+    for i in range(200):
+        book.extend(10.0, 10.5 + i / 2, measure, lambda b, e: 100.0 * (e - b))
+    assert max(lengths_s) == 0.5
+    whole_j = math.fsum(each.interval.energy_j for each in book.intervals)
+    assert whole_j == pytest.approx(10_000.0, abs=2.0)
+
+
 def test_what_a_run_took_is_no_longer_divided(tmp_path: Path) -> None:
     """Promise: a later run with another fit divides the rest, so that the parts add up."""
     book = DeviceBook(tmp_path / "gpu.book")

@@ -33,7 +33,7 @@ from wattloop.core.files import (
 
 MOST_INTERVALS = 2_048
 MOST_EDGES = 256
-MOST_BYTES = 8 << 20
+MOST_BYTES = 64 << 20
 LOCK_WAIT_S = 2.0
 GAP_S = 60.0
 """After so long without a run on the card, earlier intervals concern no run."""
@@ -48,6 +48,8 @@ TICK_S = 0.01
 VERSION = 1
 Measure = Callable[[float, float], UseInterval | None]
 """Returns energy and users of a device between two instants; None where they are unknown."""
+Counter = Callable[[float, float], float | None]
+"""Returns its energy alone, which costs the same for any length of time."""
 
 
 class BookedInterval(NamedTuple):
@@ -116,11 +118,17 @@ class DeviceBook:
                 self._append([[time_s]])
 
     def extend(
-        self, from_s: float, until_s: float, measure: Measure, patience_s: float = PATIENCE_S
+        self,
+        from_s: float,
+        until_s: float,
+        measure: Measure,
+        energy_j: Counter = lambda begin_s, end_s: None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """Write what no process has written yet, up to an instant.
 
-        A run that began before `from_s` has `patience_s` to write the time before.
+        A run that began before `from_s` has `patience_s` to write the time before. `energy_j` is
+        the card's energy between any two instants of this run.
         """
         with self._locked() as usable:
             if not usable:
@@ -132,7 +140,7 @@ class DeviceBook:
                 self._restart()
             from_s = max(from_s, self.until_s)
             edges = sorted(edge for edge in self._edges if from_s < edge < until_s)
-            scale = self._scale(from_s, until_s, measure)
+            scale = self._scale(from_s, until_s, energy_j)
             rows = []
             last = self.intervals[-1] if self.intervals else None
             for begin_s, end_s in zip([from_s, *edges], [*edges, until_s], strict=True):
@@ -149,19 +157,21 @@ class DeviceBook:
             if len(self.intervals) > MOST_INTERVALS:
                 self._thin()
 
-    def _scale(self, from_s: float, until_s: float, measure: Measure) -> float:
+    def _scale(self, from_s: float, until_s: float, energy_j: Counter) -> float:
         """Return the factor that keeps the book at the counter, as this process reads it.
 
         Readings of two processes differ by what a counter gains between its updates. Without this
         the differences would add up, one each time another process continues the book.
         """
         first = bisect_left(self.intervals, self._anchor_s, key=lambda each: each.begin_s)
-        anchor_s = from_s if first == len(self.intervals) else self.intervals[first].begin_s
-        whole, more = measure(anchor_s, until_s), measure(from_s, until_s)
-        if anchor_s == from_s or whole is None or more is None or more.energy_j <= 0:
+        if first == len(self.intervals):
+            return 1.0
+        whole_j = energy_j(self.intervals[first].begin_s, until_s)
+        more_j = energy_j(from_s, until_s)
+        if whole_j is None or more_j is None or more_j <= 0:
             return 1.0
         booked_j = math.fsum(each.interval.energy_j for each in self.intervals[first:])
-        return min(max((whole.energy_j - booked_j) / more.energy_j, LEAST_SCALE), 1 / LEAST_SCALE)
+        return min(max((whole_j - booked_j) / more_j, LEAST_SCALE), 1 / LEAST_SCALE)
 
     def _absent(
         self, begin_s: float, end_s: float, found: UseInterval, last: BookedInterval | None
@@ -221,6 +231,7 @@ class DeviceBook:
         with os.fdopen(descriptor, "rb") as file:
             facts = os.fstat(descriptor)
             if facts.st_uid != user_id() or facts.st_size > MOST_BYTES:
+                self._clear()
                 return
             head = file.readline()
             generation, idle_w = _head(head)

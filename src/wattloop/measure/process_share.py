@@ -36,7 +36,7 @@ from wattloop.core.records import Domain, Gap, Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, WindowResult, non_overlapping
 from wattloop.hardware.host import Host
 from wattloop.measure.concurrent_runs import device_key, machine_name
-from wattloop.measure.device_book import BookedInterval, DeviceBook, Measure
+from wattloop.measure.device_book import BookedInterval, Counter, DeviceBook, Measure
 from wattloop.measure.meter_stream import DomainSource
 from wattloop.meters.base import DeviceProcess, Meter
 
@@ -432,7 +432,8 @@ class ProcessShares(ShareCurves):
                 known = channel.track.last_read_s > until_s + SETTLED_S
                 wait_s = BOOK_EVERY_S if book.written_s == book.until_s else SILENT_S
                 if known and until_s >= book.until_s + wait_s:
-                    book.extend(looks[0].time_s, until_s, self._measure(name, channel))
+                    measure = self._measure(name, channel)
+                    book.extend(looks[0].time_s, until_s, measure, _energy_j(channel))
 
     def announce_end(self, end_s: float) -> None:
         """Let the books have an edge where the run ends."""
@@ -446,8 +447,8 @@ class ProcessShares(ShareCurves):
             for name, (book, channel) in self._books.items():
                 if len(self._looks.get(name, ())) < 2 or end_s <= begin_s:
                     continue
-                measure = self._measure(name, channel)
-                book.extend(self._looks[name][0].time_s, end_s, measure, patience_s=0.0)
+                first_s, measure = self._looks[name][0].time_s, self._measure(name, channel)
+                book.extend(first_s, end_s, measure, _energy_j(channel), patience_s=0.0)
                 before = self._part(name, channel, begin_s, end_s)
                 if before is None or not book.take(
                     self._own, begin_s, end_s, self._fit(name, channel), measure
@@ -571,6 +572,14 @@ def book_name(host: Host, domain: Domain) -> str:
         namespace = str(Path("/proc/self/ns/pid").readlink())
     what = "\n".join((machine_name(host), namespace, device_key(domain)))
     return f"gpu-{user_id()}-{zlib.crc32(what.encode()):08x}{zlib.adler32(what.encode()):08x}.book"
+
+
+def _energy_j(channel: DomainSource) -> Counter:
+    def energy_j(begin_s: float, end_s: float) -> float | None:
+        span = channel.between(begin_s, end_s)
+        return None if span is None else span.energy_j
+
+    return energy_j
 
 
 def _interval(
