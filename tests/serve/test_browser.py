@@ -420,6 +420,7 @@ def test_a_phone_needs_no_sideways_scrolling(phone: Visit, name: str) -> None:
     )
     assert cut == 0
     assert page.evaluate(CUT_TEXTS) == []
+    assert "[object" not in page.content()
     found = _faults(page, colours_only=False)
     assert not found, "\n".join(found)
     _photograph(page, f"{name}-phone")

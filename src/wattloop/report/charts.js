@@ -26,8 +26,9 @@ const NAME_PX = 120;
 // A text in lines that a phone has room for.
 function lines(text, letterPx) {
   const most = Math.max(20, Math.floor((root.clientWidth - AROUND_PX) / letterPx));
+  if (typeof text !== "string") { return text; }  // an expression
   const found = [];
-  for (const word of [text].flat().join(" ").split(" ")) {
+  for (const word of text.split(" ")) {
     const last = found.at(-1);
     if (last !== undefined && last.length + word.length < most) { found[found.length - 1] = `${last} ${word}`; }
     else { found.push(word); }
@@ -43,7 +44,7 @@ function wrapped(spec) {
     found.encoding = { ...found.encoding, y: { ...found.encoding.y, axis: { ...axis, labelLimit: NAME_PX } } };
   }
   if (found.title) {
-    const { text, subtitle, ...rest } = found.title.text ? found.title : { text: found.title };
+    const { text, subtitle, ...rest } = typeof found.title === "string" ? { text: found.title } : found.title;
     found.title = { ...rest, text: lines(text, TITLE_PX), subtitle: lines(subtitle ?? "", SUBTITLE_PX) };
   }
   for (const parts of ["layer", "hconcat", "vconcat", "concat"]) {
