@@ -16,9 +16,11 @@ import pytest
 
 from tests.measure.conftest import Machine
 from tests.support.nvml_stub import Call, NoCompiler, StubNvml
+from wattloop.accounting.energy_slope import Line
+from wattloop.accounting.idle import IdleLine, IdleRecord, idle_path, save_idle
 from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError
-from wattloop.core.records import Gap
+from wattloop.core.records import Gap, Provenance
 from wattloop.core.results import DomainEnergy
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
@@ -216,6 +218,33 @@ def test_a_gpu_is_divided_by_the_utilisation_of_processes(card: StubNvml) -> Non
     # a constant load does not tell the cost of each process
     assert found["gpu:0"].uncertainty_j > 0.1 * (found["gpu:0"].energy_j or 0.0)
     assert "share by SM utilisation" in found["gpu:0"].source
+
+
+def test_idle_power_of_an_unknown_card_is_that_of_wattloop_idle(
+    card: StubNvml, tmp_path: Path
+) -> None:
+    """Promise: what `wattloop idle` has stored for this card stands for its idle power."""
+    found_w = []
+    for idle_w in (None, 200.0):
+        first = card.gpu(0)
+        first.process_pids[0], first.process_sm[0] = os.getpid(), 60
+        first.process_pids[1], first.process_sm[1] = 1, 20
+        store = str(tmp_path / f"{idle_w}" / "runs.db")
+        if idle_w is not None:
+            line = Line(0.0, idle_w, 1.0, 0.0, 8, 4.0, 8.0)
+            lines = {"gpu:0": IdleLine("gpu:0", line, "nvml", Provenance.MEASURED)}
+            record = IdleRecord(Host().machine_id, "here", "", time.time(), lines)
+            save_idle(idle_path(store, Host().machine_id), record)
+        card.constant(0, 500.0)
+        settings = Settings(meters=("nvidia",), sampler="thread", share="process", store=store)
+        session = Session.open(context=Context(Host(), settings), keep=False)
+        time.sleep(1.2)
+        session.close()
+        assert session.shares is not None
+        fit = session.shares._fits["gpu:0"][1]
+        assert fit is not None
+        found_w.append(fit.idle_w)
+    assert found_w == pytest.approx([0.11 * 700, 200.0], abs=2.0)
 
 
 def test_a_card_without_utilisation_is_divided_by_memory_and_time(card: StubNvml) -> None:
