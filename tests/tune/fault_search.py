@@ -1,5 +1,6 @@
 """A search that can be killed: its numbers come from a formula, so every run of it is the same."""
 
+import itertools
 import os
 import signal
 import time
@@ -54,6 +55,19 @@ class FormulaBench:
 def short(segment: Segment) -> None:
     """Hardly anything."""
     time.sleep(0.003)
+
+
+def held(folder: Path, passes: int) -> Callable[[Segment], None]:
+    """Hold each segment after the first few until the file `go` is in the folder."""
+    numbers = itertools.count()
+
+    def during(segment: Segment) -> None:
+        short(segment)
+        if next(numbers) >= passes:
+            while not (folder / "go").exists():
+                time.sleep(0.005)
+
+    return during
 
 
 def search(

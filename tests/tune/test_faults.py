@@ -12,6 +12,7 @@ import pytest
 from tests.tune.fault_search import (
     best_written,
     exit_code,
+    held,
     in_child,
     is_over,
     paid_twice,
@@ -68,13 +69,15 @@ def test_killed_at_any_moment(tmp_path: Path, whole: Path, slots: int, searches:
 @pytest.mark.parametrize("slots", [1, 2])
 def test_interrupted(tmp_path: Path, whole: Path, number: int, slots: int) -> None:
     """Ctrl-C and `kill` end it in order: it says so, and goes on when it is asked to."""
-    pid = in_child(lambda: search(tmp_path, slots, during=lambda _: time.sleep(0.1)))
+    pid = in_child(lambda: search(tmp_path, slots, during=held(tmp_path, 3)))
     wait_for(tmp_path, 4, pid)
     os.kill(pid, number)
+    (tmp_path / "go").touch()
     assert exit_code(pid) == 128 + number
     assert status(tmp_path) == "interrupted"
     assert best_written(tmp_path) is not None
-    pid = in_child(lambda: search(tmp_path, slots, during=lambda _: time.sleep(0.1)))
+    (tmp_path / "go").unlink()
+    pid = in_child(lambda: search(tmp_path, slots, during=held(tmp_path, 0)))
     wait_for(tmp_path, 1, pid)
     os.kill(pid, signal.SIGKILL)
     exit_code(pid)
@@ -87,10 +90,11 @@ def test_interrupted(tmp_path: Path, whole: Path, number: int, slots: int) -> No
 
 def test_two_processes_on_one_search(tmp_path: Path) -> None:
     """The second is refused with the number of the first, which goes on undisturbed."""
-    pid = in_child(lambda: search(tmp_path, during=lambda _: time.sleep(0.05)))
+    pid = in_child(lambda: search(tmp_path, during=held(tmp_path, 1)))
     wait_for(tmp_path, 2, pid)
     with pytest.raises(DeviceBusy, match=f"is being run by process {pid}; wait for it"):
         search(tmp_path)
+    (tmp_path / "go").touch()
     assert exit_code(pid) == 0
     assert len(trials(tmp_path)) == 15
     assert status(tmp_path) == "finished"
