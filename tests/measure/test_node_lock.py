@@ -82,6 +82,19 @@ def test_folder_belongs_to_the_user_alone(tmp_path: Path) -> None:
     claim.release()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
+def test_a_link_that_another_user_made_is_not_followed(tmp_path: Path) -> None:
+    """Root writes nothing where it leads, and the run is measured all the same."""
+    victim, link = tmp_path / "victim", tmp_path / "wattloop-0"
+    victim.mkdir()
+    link.symlink_to(victim)
+    os.lchown(link, 65_534, 65_534)
+    claim = NodeLock("job", link)
+    assert claim.take({"pid": 1})
+    claim.release()
+    assert list(victim.iterdir()) == []
+
+
 def test_folder_is_local_to_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's runtime folder, else the temporary one; never a home on a shared disk."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))

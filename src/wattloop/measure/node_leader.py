@@ -61,7 +61,8 @@ class NodeLock:
         folder = self._lock.path.parent
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if folder.stat().st_uid != user_id():
+            # in /tmp, another user may have made it, or a link of that name to a folder of ours
+            if {folder.stat().st_uid, folder.lstat().st_uid} != {user_id()}:
                 return True
             if not self._lock.acquire():
                 return False

@@ -1,8 +1,7 @@
 """Error answers: JSON for programs, a page for people; never a traceback.
 
-One rule for all calls: 422 is a request that its description in the document does not allow;
-404
-names something that is not there; 409 cannot be done with what is there.
+One rule for all calls: 422 is a request that its description in the document does not allow, 404
+names something that is not there, 409 cannot be done with what is there.
 """
 
 import json
