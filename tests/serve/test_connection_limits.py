@@ -75,6 +75,8 @@ def test_headers_that_do_not_come_end_the_connection(
     monkeypatch.setattr(connection_limits, "HEADER_S", 0.3)
     with listening(tmp_path) as port:
         assert _ends(_connect(port, sent))
+        # a busy machine may take longer over a whole request
+        monkeypatch.setattr(connection_limits, "HEADER_S", 600.0)
         assert _page(port) == 200
 
 
