@@ -21,7 +21,7 @@ from wattloop.fleet.tokens import Role, add_token
 
 from .free_ports import PortBlock
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 class FleetServer:

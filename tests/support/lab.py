@@ -13,7 +13,7 @@ from wattloop.core.errors import ConfigError
 from .free_ports import PortBlock
 from .process_keeper import ProcessKeeper
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 class Lab(ABC):
