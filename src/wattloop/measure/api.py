@@ -264,7 +264,7 @@ class Calls:
 
     @property
     def energy_j(self) -> float | None:
-        """Joules of all ended calls; None where one of them could not be read, or not yet."""
+        """Joules of all ended calls, simultaneous ones each in full; None where one is not read."""
         with self._lock:
             self._settle()
             unread = self._missing or any(call.has_ended for call in self._open)
