@@ -21,6 +21,7 @@ from predict_h200_intervals import coverages, hindsight_table, nested, origin_ta
 from predict_h200_page import TEXT, bars_of, draw, prototype_table
 from predict_h200_repeats import repeat_table
 from predict_h200_tables import by_model, by_part, compared, of_memory, worst
+from predict_h200_unsteady import UNSTEADY, judge_unsteady, unsteady_bars, unsteady_table
 from predict_hosts import moved_points
 from predict_points import Measured, measured_points, own_points, steps_file, suite_files
 from wattloop.hardware.gpus import gpu_named
@@ -90,6 +91,11 @@ def _page(args: Namespace, measured: Sequence[Measured], own: Sequence[Measured]
             compared(second, "The same by all models"),
             by_model(second[first], "The same by network and precision"),
         ]
+        everything = [m.point for m in (*measured, *own)]
+        unsteady = judge_unsteady(models[first], everything, UNSTEADY)
+        if unsteady is not None:
+            bars += unsteady_bars(unsteady)
+            tables.append(unsteady_table(unsteady))
     tables.append(of_memory(ours, "Peak memory as traced"))
     if not args.quick:
         draw([*ours, *second.get(first, ())], args.docs)

@@ -26,6 +26,7 @@ __all__ = [
     "code_hash",
     "measured_points",
     "own_points",
+    "same_sittings",
     "steps_file",
     "suite_files",
     "trace_folder",
@@ -48,8 +49,22 @@ FAMILIES = {
         "googlenet",
         "darknet",
         "wide_resnet",
+        "edsr",
+        "autoencoder",
     ),
-    "other": ("lstm", "gru", "mlp", "mixer", "bilstm", "dlrm", "tabular"),
+    "other": (
+        "lstm",
+        "gru",
+        "mlp",
+        "mixer",
+        "bilstm",
+        "bigru",
+        "translator",
+        "dlrm",
+        "deepfm",
+        "tabular",
+        "pointnet",
+    ),
 }
 """Family -> how names of its networks begin; all others are transformers."""
 
@@ -87,17 +102,31 @@ def measured_points(path: Path, only: Sequence[str] | None = None) -> list[Measu
     return [_measured(row, ZOO[row.model].group, _zoo_build) for row in found]
 
 
-def own_points(paths: Sequence[Path]) -> list[Measured]:
-    """The steps of the calibration's own networks, traced; each file is a sitting."""
-    found = []
+def own_points(paths: Sequence[Path], *, by_machine: bool = False) -> list[Measured]:
+    """The steps of the calibration's own networks, traced.
+
+    Each file is a sitting; `by_machine`, each of the machines in it.
+    """
+    found, machines = [], 0
     for path in paths:
-        taken = [r for r in records(path) if r["record"] == "step" and not r.get("error")]
+        taken = []
+        for record in records(path):
+            machines += record["record"] == "machine"
+            if record["record"] == "step" and not record.get("error"):
+                sitting = f"{path.name} {machines}" if by_machine else path.name
+                taken.append({**record, "sitting": sitting})
         for record in once_each(taken):
-            row = row_of(record)
+            row, sitting = row_of(record), str(record["sitting"])
             measured = _measured(row, row.model.partition("@")[0], _own_build)
-            point = replace(measured.point, host=path.name, host_s=record.get("host_s") or {})
-            found.append(replace(measured, point=point, sitting=path.name))
+            point = replace(measured.point, host=sitting, host_s=record.get("host_s") or {})
+            found.append(replace(measured, point=point, sitting=sitting))
     return found
+
+
+def same_sittings(found: Sequence[Measured]) -> list[list[Measured]]:
+    """Steps by sitting, in order."""
+    names = dict.fromkeys(m.sitting for m in found)
+    return [[m for m in found if m.sitting == name] for name in names]
 
 
 def _measured(row: Row, group: str, build: Callable[[Row], Built]) -> Measured:
@@ -119,7 +148,7 @@ def _zoo_build(row: Row) -> Built:
 
 
 def _own_build(row: Row) -> Built:
-    from wattloop.predict.calibrate.zoo import subject
+    from predict_later_nets import subject
 
     chosen = subject(row.model)
     return chosen.model, chosen.inputs(row.batch, "meta"), None
@@ -174,6 +203,6 @@ def code_hash(*packages: str) -> str:
     here = Path(__file__).parent
     folders = [ROOT / "src" / "wattloop" / "predict" / name for name in packages]
     code = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
-    for path in [*code, here / "predict_zoo.py", here / "predict_nets.py"]:
+    for path in [*code, *(here / f"predict_{name}.py" for name in ("zoo", "nets", "later_nets"))]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

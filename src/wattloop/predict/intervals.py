@@ -133,6 +133,8 @@ def class_of(op: Operation) -> str:
         name = str(op.detail.get("cell", name))
     if op.kind is Kind.ATTENTION:
         name = f"{op.detail.get('algorithm', '')} {name}".strip()
+    if op.kind is Kind.RNN and op.dtype == "fp16":
+        return f"{name} bf16"  # as under autocast; measured as bf16
     return f"{name} {op.dtype}" if op.kind in MATRIX_KINDS else name
 
 

@@ -108,6 +108,22 @@ def test_alike_blocks_are_written_as_one():
     assert {op.count for op in products} == {5}
 
 
+def test_modules_that_the_forward_pass_makes_are_traced():
+    """A slice of a `Sequential` is a module that the model does not have."""
+
+    class Slices(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.Sequential(*_layers(), torch.nn.Linear(8, 2))
+
+        def forward(self, x):
+            return self.layers[-1](self.layers[:-1](x))
+
+    workload = trace(Slices, torch.empty(4, 8, device="meta"))
+    products = [op for op in workload.operations if op.op == "aten.addmm"]
+    assert sum(op.count for op in products) == 3
+
+
 def test_blocks_without_gradients_are_merged_as_well():
     """Forward only."""
     merged, whole = (made("stack", merge=merge, training=False) for merge in (True, False))

@@ -39,14 +39,19 @@ LONGEST_NAME = 120
 
 
 class SubjectTraining:
-    """One model in training, in a plain loop."""
+    """One model in training, in a plain loop; `make` builds it from its name."""
 
-    def __init__(self, bench: CalibrationDevice, params: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        bench: CalibrationDevice,
+        params: Mapping[str, object],
+        make: Callable[[str], Subject] = subject,
+    ) -> None:
         p = Params(params)
         torch = bench.torch
         bench.precision("tf32" if p.text("precision") == "tf32" else "fp32")
         with torch.device(bench.device):
-            self.subject: Subject = subject(p.text("model"))
+            self.subject = make(p.text("model"))
         self._bench = bench
         self._model = self.subject.model.to(bench.device).train()
         self._inputs = self.subject.inputs(p.number("batch"), bench.device)
@@ -85,6 +90,7 @@ def measure_step(
     *,
     warm_up_s: float = 1.1,
     window_s: float = 2.0,
+    build: Callable[[CalibrationDevice, Mapping[str, object]], SubjectTraining] = SubjectTraining,
 ) -> Mapping[str, object]:
     """Return the columns of `h200_train_steps.jsonl`, with the host's own time and pace.
 
@@ -93,7 +99,7 @@ def measure_step(
     if bench.on_gpu:
         bench.torch.cuda.reset_peak_memory_stats(bench.device)
         before = bench.torch.cuda.memory_allocated(bench.device)
-    training = SubjectTraining(bench, params)
+    training = build(bench, params)
     rough_s = _warm_up(bench, training.step, warm_up_s)
     steps = max(3, round(window_s / rough_s))
     probed = [probe(bench)]

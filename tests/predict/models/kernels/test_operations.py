@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from tests.predict.models.kernels.made import H200
+from wattloop.predict.intervals import class_of as calibrated_class
 from wattloop.predict.models.kernels.constants import DEFAULTS, Values
 from wattloop.predict.models.kernels.kernel_cost import (
     calculated_times,
     conv_dims,
+    scale_scopes,
     small_picture_seconds,
 )
 from wattloop.predict.models.kernels.operation_table import OperationTable, class_of
@@ -99,6 +101,22 @@ def test_longer_sequences_make_attention_and_recurrence_longer() -> None:
     for make in (attention, lstm):
         short, middle, long = seconds(make(64), make(512), make(2048))
         assert short < middle < long
+
+
+def test_recurrent_layers_of_autocast_are_persistent_where_they_are_narrow() -> None:
+    """In fp16 the host launches one kernel for all time steps; wider ones cost what bf16's do."""
+
+    def lstm(hidden: int, dtype: str) -> Operation:
+        return costs.rnn("forward", "lstm", 1, 16, hidden, 256, 400, False, dtype)
+
+    narrow, wide, real = lstm(128, "fp16"), lstm(256, "fp16"), lstm(128, "bf16")
+    launches = "host.launch_s.rnn.forward"
+    assert launches not in of_operation(narrow)
+    assert of_operation(wide)[launches] == of_operation(real)[launches] == 400
+    names = [class_of(op) for op in (narrow, wide)]
+    assert names == ["rnn.persistent.lstm.forward.fp16", "rnn.stepwise.lstm.forward.bf16"]
+    assert scale_scopes(OperationTable.of([wide])) == ["rnn.bf16"]
+    assert calibrated_class(narrow) == calibrated_class(real) == "lstm bf16"
 
 
 def test_classes_go_from_coarse_to_fine() -> None:

@@ -20,8 +20,8 @@ from wattloop.predict.workload.operation import Operation
 ALGORITHMS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 MOST_SCORES = {"fp32": 4e9, "tf32": 4e9, "bf16": 2e10, "fp16": 2e10}
 """Scores (pairs of positions over all heads): about 20 ms."""
-MOST_CELLS = {"fp32": 6e11 / 5, "tf32": 6e11, "bf16": 6e11}
-"""Multiply-adds of one recurrent layer stack."""
+MOST_CELLS = {"fp32": 6e11 / 5, "tf32": 6e11, "bf16": 6e11, "fp16": 6e11}
+"""Multiply-adds of one recurrent layer stack; autocast runs it in fp16, pure bf16 in bf16."""
 
 
 class Attention(Family):
@@ -142,7 +142,7 @@ def _attention_rows() -> Iterator[Row]:
 
 def _recurrent_rows() -> list[Row]:
     rows: list[Row] = []
-    for number, dtype in enumerate(("fp32", "tf32", "bf16"), start=1):
+    for number, dtype in enumerate(MOST_CELLS, start=1):
         pick = random.Random(f"rnn {dtype}")
         while len(rows) < 120 * number:
             hidden = pick.choice((32, 64, 128, 200, 256, 512, 650, 1024, 1500))
@@ -160,7 +160,7 @@ def _recurrent_rows() -> list[Row]:
 
 
 def _typical_recurrent_rows() -> Iterator[Row]:
-    for dtype in ("fp32", "tf32", "bf16"):
+    for dtype in MOST_CELLS:
         pick = random.Random(f"typical rnn {dtype}")
         for _ in range(45):
             hidden = pick.choice((64, 128, 200, 256, 300, 400, 512, 650, 1024))

@@ -362,7 +362,8 @@ def calculated_times(table: OperationTable, values: Values, gpu: Gpu) -> Operati
 def scale_scopes(table: OperationTable) -> list[str]:
     """Return family and precision of each row, for factors from training steps: `conv.bf16`."""
     return [
-        f"{'tiny' if is_tiny(op) else name.split('.')[0]}.{op.dtype}"
+        f"{'tiny' if is_tiny(op) else name.split('.')[0]}."
+        f"{unit_of(op) if op.kind is Kind.RNN else op.dtype}"
         for name, op in zip(table.classes, table.operations, strict=True)
     ]
 

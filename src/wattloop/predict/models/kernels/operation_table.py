@@ -51,7 +51,9 @@ def class_of(op: Operation) -> str:
         return f"attention.{detail.get('algorithm', 'flash')}.{direction}.{unit_of(op)}"
     if op.kind is Kind.RNN:
         manner = "persistent" if is_persistent(op) else "stepwise"
-        return f"rnn.{manner}.{detail.get('cell', 'lstm')}.{direction}.{op.dtype}"
+        # Step by step, cuDNN's kernels of both half types are alike.
+        dtype = op.dtype if manner == "persistent" else unit_of(op)
+        return f"rnn.{manner}.{detail.get('cell', 'lstm')}.{direction}.{dtype}"
     if op.kind is Kind.FOREACH:
         return f"foreach.{'fused' if detail.get('fused') else 'list'}"
     names = {
@@ -75,7 +77,7 @@ def is_persistent(op: Operation) -> bool:
     """Return whether cuDNN keeps a recurrent layer's weights in registers, in one kernel for all
     steps.
     """
-    if op.kind is not Kind.RNN or op.dtype not in ("fp32", "tf32"):
+    if op.kind is not Kind.RNN or op.dtype not in ("fp32", "tf32", "fp16"):
         return False
     return size_of(op.detail, "hidden") <= MOST_PERSISTENT
 
@@ -93,7 +95,12 @@ def is_apart(op: Operation) -> bool:
 
 
 def unit_of(op: Operation) -> str:
-    """Return the unit: depthwise convolutions and attention of fp32 tensors never use tf32."""
+    """Return the unit: depthwise convolutions and attention of fp32 tensors never use tf32.
+
+    Recurrent layers in fp16, as under autocast, are those of bf16.
+    """
+    if op.kind is Kind.RNN and op.dtype == "fp16":
+        return "bf16"
     if op.dtype != "tf32" or op.kind not in (Kind.CONV, Kind.ATTENTION):
         return op.dtype
     depthwise = op.kind is Kind.CONV and _conv_family(op.detail) == "depthwise"

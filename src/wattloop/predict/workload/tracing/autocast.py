@@ -69,9 +69,9 @@ class WeightCasts:
         """Cache casts again: a further forward pass begins."""
         self._keeps = True
 
-    def low(self, value: Any) -> Any:
+    def low(self, value: Any, dtype: Any = None) -> Any:
         """Return the value as autocast gives it to an operation of low precision."""
-        dtype = torch.get_autocast_dtype("cpu")
+        dtype = dtype or torch.get_autocast_dtype("cpu")
         if not _eligible(value) or value.dtype == dtype:
             return value
         keeps = (
@@ -94,6 +94,7 @@ class WeightCasts:
 def _install(library: Any, weights: WeightCasts) -> None:
     policies: tuple[tuple[str, Callable[[Any, WeightCasts], Any]], ...] = (
         (_LOWER, _lower),
+        (_HALVE, _halve),
         (_FP32, _widen),
         (_FP32_BY_DTYPE, _widen_by_dtype),
         (_PROMOTE, _promote),
@@ -114,6 +115,11 @@ def _install(library: Any, weights: WeightCasts) -> None:
 
 def _lower(op: Any, weights: WeightCasts) -> Any:
     return _casting(op, lambda _: weights.low)
+
+
+def _halve(op: Any, weights: WeightCasts) -> Any:
+    """Cast to fp16: so torch runs cuDNN's recurrent layers, whatever the type of autocast."""
+    return _casting(op, lambda _: lambda value: weights.low(value, torch.float16))
 
 
 def _widen(op: Any, _: WeightCasts) -> Any:
@@ -198,6 +204,8 @@ _convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpos
 conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm
 mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell
 _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention
+"""
+_HALVE = """
 lstm.input gru.input rnn_tanh.input rnn_relu.input lstm.data gru.data rnn_tanh.data rnn_relu.data
 """
 _FP32 = """

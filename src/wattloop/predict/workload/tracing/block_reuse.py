@@ -276,8 +276,9 @@ class Blocks:
                 each.__class__ = kind
 
     def called(self, module: Any, kind: type, args: Any, kwargs: Any) -> Any:
-        if not self._skippable() or id(module) in self._called:
-            # A module that is called again shares its weights with the first call.
+        if id(module) in self._called or id(module) not in self._kinds or not self._skippable():
+            # A module that is called again shares its weights with the first call; one that the
+            # forward pass makes, such as a slice of a `Sequential`, is none of the model's.
             return kind.__call__(module, *args, **kwargs)
         self._called.add(id(module))
         leaves, shape = tree_flatten((args, kwargs))
