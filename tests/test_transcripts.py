@@ -43,6 +43,9 @@ def test_a_line_that_changed_is_found() -> None:
     verdict = "a is better than b: a has energy per sample -36.1% ± < 0.1%. Certain"
     assert not_printed((verdict,), ["b against a: not certain. Its energy differs by +1%"]) == []
     assert not_printed((verdict,), ["energy per sample"]) == [verdict]
+    choice = "...for EDP...W, +11.16 ± 3.96 %"
+    assert not_printed((choice,), ["no setting beats the default for EDP: 700 W (default)"]) == []
+    assert not_printed((choice,), ["best for energy: 300 W, +2 %"]) != []
     nothing = ("wattloop: nothing to advise on run 1: no rule had readings", "  carbon-hour")
     assert (
         not_printed(nothing, ["saving: upper bound: the energy of the start-up beyond 15 s"]) == []

@@ -90,7 +90,12 @@ schema = schemathesis.openapi.from_asgi(
     _app(),
     headers={"Authorization": f"Bearer {TOKEN}"},
     # sent by itself, so that it is also left out, and wrong ones are tried
-    config=schemathesis.Config.from_dict({"auth": {"openapi": {"bearer": {"bearer": TOKEN}}}}),
+    config=schemathesis.Config.from_dict(
+        {
+            "auth": {"openapi": {"bearer": {"bearer": TOKEN}}},
+            "request-timeout": 300,  # a call that loads libraries is slow on a busy machine
+        }
+    ),
 )
 
 

@@ -25,7 +25,7 @@ def test_no_call_breaks_its_contract() -> None:
         cwd=CALLS.parents[2],
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=1_800,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -48,6 +48,8 @@ MARKS = re.compile(
 )
 VERDICT = re.compile(r"^\S+ (?:is better than|against) \S+: .+$")
 """Which of two runs is better, and whether that is certain, follows from their numbers, too."""
+CHOICE = re.compile(r"^(?:best|no setting (?:surely )?beats the default|\.\.\.) ?for (\w+)\b.*$")
+"""Which setting of a sweep is best, and how surely."""
 NO_ADVICE = "wattloop: nothing to advise"
 SLOW_START = "the energy of the start-up beyond 15 s"
 """The only advice that a run gets because the machine is busy."""
@@ -110,7 +112,7 @@ def _is_printed(line: str, printed: list[str]) -> bool:
 
 def _without_marks(line: str) -> str:
     """Remove the marks of what is best or may be chance: they follow from the numbers."""
-    return VERDICT.sub("(verdict)", MARKS.sub("", line).rstrip())
+    return CHOICE.sub(r"(best for \1)", VERDICT.sub("(verdict)", MARKS.sub("", line).rstrip()))
 
 
 @dataclass
