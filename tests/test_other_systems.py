@@ -64,6 +64,7 @@ def _python(system: str, code: str, folder: Path) -> str:
             "WATTLOOP_STORE": str(folder / "runs.db"),
             "WATTLOOP_DEBUG": "1",
             "HOME": str(folder),
+            "COLUMNS": "400",  # paths of this folder are removed, and must not be wrapped
             "PATHEXT": "e",  # Windows knows programs by their last letters: `true` and `false`
         },
         cwd=folder,
