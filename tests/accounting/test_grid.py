@@ -44,6 +44,8 @@ class Grid:
         self.requests: list[str] = []
         self.reply: bytes | None = None
         self.status = 200
+        self.moved_to = ""
+        self.seen: list[dict[str, str]] = []
 
     def hours(self, first: int, last: int) -> list[float]:
         return [self.now_s + hour * HOUR for hour in range(first, last + 1)]
@@ -125,6 +127,12 @@ def world(monkeypatch, tmp_path):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             parts = urlsplit(self.path)
+            if state.moved_to and not parts.path.startswith(state.moved_to):
+                self.send_response(302)
+                self.send_header("Location", f"{state.base}{state.moved_to}{self.path}")
+                self.end_headers()
+                return
+            state.seen.append(dict(self.headers))
             status, body = state.answer(parts.path, parse_qs(parts.query), self.headers)
             self.send_response(status)
             self.end_headers()
@@ -250,6 +258,23 @@ def test_a_refused_token_is_named_by_its_variable_only(world, monkeypatch):
         with pytest.raises(GridUnavailable, match="check WATTLOOP_CARBON_TOKEN") as refused:
             read_history(named(world, name), world.now_s - HOUR, world.now_s, 60.0)
         assert "wrong-and-secret" not in str(refused.value)
+
+
+def test_a_token_does_not_follow_a_redirection(world):
+    """Promise: another host that the provider names does not get the user's token."""
+    world.moved_to = "/elsewhere"
+    with pytest.raises(GridUnavailable):
+        read_forecast(named(world, "electricity-maps:DE"), 60.0)
+    assert world.seen
+    assert not [headers for headers in world.seen if TOKEN in str(headers)]
+
+
+def test_true_is_not_an_intensity(world):
+    row = {"datetime": stamp(world.now_s + HOUR), "carbonIntensity": True}
+    latest = {"datetime": stamp(world.now_s), "carbonIntensity": 300}
+    world.reply = json.dumps({**latest, "forecast": [row]}).encode()
+    with pytest.raises(GridUnavailable, match="cannot read the entry"):
+        read_forecast(named(world, "electricity-maps:DE"), 60.0)
 
 
 def test_the_token_may_be_in_a_private_file(world, monkeypatch, tmp_path):

@@ -71,7 +71,8 @@ def _asked(url: str, timeout_s: float) -> LiveIntensity | Gap:
     address, authorization = _without_login(url)
     headers = {"Accept": "application/json", **authorization}
     try:
-        request = urllib.request.Request(address, headers=headers)
+        request = urllib.request.Request(address)
+        request.unredirected_hdrs.update(headers)  # a login is for this host only
         with urllib.request.urlopen(request, timeout=timeout_s) as reply:
             body = reply.read(MAX_REPLY_BYTES)
     except (OSError, ValueError, HTTPException) as problem:

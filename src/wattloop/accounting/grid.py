@@ -155,7 +155,8 @@ class Provider:
 
         address = f"{self.base}{path}" + (f"?{urlencode(query)}" if query else "")
         where = shown_url(f"{self.base}{path}")
-        request = urllib.request.Request(address, headers={**(headers or {})})
+        request = urllib.request.Request(address)
+        request.unredirected_hdrs.update(headers or {})  # a token is for this host only
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S * 5) as reply:
                 body: bytes = reply.read(MAX_REPLY_BYTES + 1)
@@ -193,6 +194,8 @@ class Provider:
                 moment, value = read(row)
                 if value is None:  # published as unknown
                     continue
+                if isinstance(value, bool):
+                    raise TypeError
                 points.append(IntensityPoint(_wall_s(moment), float(value) * factor))
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                 raise GridUnavailable(

@@ -187,8 +187,9 @@ def fetch_json(url: str, token: str, timeout_s: float) -> Any:
     Raises:
         OSError, ValueError: no answer, or one that is not JSON.
     """
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(url, headers=headers)
+    request = urllib.request.Request(url)
+    if token:  # not sent to where the server redirects
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
     with urllib.request.urlopen(request, timeout=timeout_s) as answer:
         return json.loads(answer.read(LARGEST_DOCUMENT_B))
 
