@@ -78,10 +78,12 @@ def test_the_submit_script_and_extra_lines_are_in_force(lab: SlurmLab) -> None:
     assert "MinJobAge               = 77 sec" in lab.run("scontrol", "show", "config")
 
 
-def test_daemons_can_be_killed_and_started_again(lab: SlurmLab) -> None:
+def test_daemons_can_be_killed_and_started_again(lab: SlurmLab, tmp_path: Path) -> None:
     """A running job survives the end of its node's slurmd and of the controller."""
-    number = lab.submit("sleep 1000", "--gres=gpu:1", "-w", "n1")
-    lab.wait_for_state(number, "RUNNING")
+    up = tmp_path / "up"
+    number = lab.submit(f"touch {up}; sleep 1000", "--gres=gpu:1", "-w", "n1")
+    # Slurm calls it running before its node has started it; killed by then, it is queued again.
+    lab.wait(up.exists, "the job does not begin")
     lab.kill("n1")
     lab.start("n1")
     lab.restart("slurmctld")

@@ -13,7 +13,10 @@ import wattloop
 atexit.register(print, "at exit")
 print(__name__, sys.argv, os.getcwd(), sys.path, os.environ["OWN"], sys.stdin.read())
 print("to standard error", file=sys.stderr)
-threading.Timer(0.01, print, ("from a thread",)).start()
+def later():
+    threading.main_thread().join()
+    print("from a thread")
+threading.Thread(target=later).start()
 END
 """
 

@@ -107,7 +107,7 @@ def _admin_comment(lab: SlurmLab, job: str) -> str:
 def test_sbatch_tells_and_the_job_is_tagged(lab: SlurmLab) -> None:
     """Energy on the terminal; the same figure in AdminComment."""
     job, told = _submit(lab, "--gpus=2", "--time=30", f"--comment=mine {TAG}")
-    assert re.search(r"expected to use 0\.\d+ kWh \(.* to .*\) in .* on 2 a100 GPUs", told), told
+    assert re.search(r"expected to use \d+ Wh \(.* to .*\) in .* on 2 a100 GPUs", told), told
     assert "time limit of 30 min 00 s is likely too short" in told
     written = _admin_comment(lab, job)
     assert written.startswith("wattloop:{")
