@@ -40,6 +40,9 @@ def test_a_line_that_changed_is_found() -> None:
     assert not_printed(("cap   energy",), printed) == ["cap   energy"]
     assert not_printed(("500 W  2.06 s",), printed) == ["500 W  2.06 s"]
     assert not_printed(("500 W  2.06 s ...",), printed) == []
+    change = "energy per step  2.95 mJ ± 2.05 mJ  15.1 mJ ± 10.5 mJ  +411.3% ± 5.1%"
+    for text in ("x 12.3 ± 0.4", "< ±0.1%", "-3.1%", "+9.9% ± < 0.1%"):
+        assert not_printed((change,), [change.replace("+411.3% ± 5.1%", text)]) == []
     verdict = "a is better than b: a has energy per sample -36.1% ± < 0.1%. Certain"
     assert not_printed((verdict,), ["b against a: not certain. Its energy differs by +1%"]) == []
     assert not_printed((verdict,), ["energy per sample"]) == [verdict]

@@ -26,18 +26,22 @@ from tests.support.environment import without
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^# ([\w-]+\.(?:py|yaml|csv))\n")
-NUMBER = r"[-+]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?"
+DIGITS = r"\d+(?:[.,]\d+)*"
+NUMBER = rf"[-+]?{DIGITS}(?:e[-+]?\d+)?"
 UNIT = r"(?:[µmkM]?J|[µumn]?s|min|h|[mkM]?Wh?|[mk]?g)"
 AMOUNT = rf"{NUMBER}\s+{UNIT}(?:\s+\d\d (?:s|min))?"
 """With the second part of `3 min 05 s`, which a slower machine has instead of `41 s`."""
+CHANGE = rf"(?:[-+]{DIGITS}%(?: ± (?:< )?{DIGITS}%)?|< ±0\.1%|x {DIGITS}(?: ± {DIGITS})?)"
+"""As a percentage, and from tenfold on as a factor."""
 IDENTIFIER = r"\d{8}-\d{6}-[0-9a-f]+"
 TOKEN = re.compile(
-    rf"(?P<rest>\.\.\.)|(?P<identifier>{IDENTIFIER})|(?P<amount>{AMOUNT}(?![\w/]))"
+    rf"(?P<rest>\.\.\.)|(?P<identifier>{IDENTIFIER})|(?P<change>{CHANGE})|(?P<amount>{AMOUNT}(?![\w/]))"
     rf"|(?P<number>{NUMBER})|(?P<space>\s+)|(?P<word>[^\s\d]|\d)"
 )
 ANY = {
     "rest": ".*",
     "identifier": IDENTIFIER,
+    "change": CHANGE,
     "number": rf"(?:< )?{NUMBER}",
     "space": r"\s+",
 }

@@ -400,7 +400,8 @@ def test_runs_of_one_job_follow_the_first(folder, killed):
 def test_a_follower_that_may_not_set_its_gpu(folder):
     """Promise: the leader restores and says which run refused."""
     shared_gpus(2)[1].inject(Fault.SET_FORBIDDEN)
-    program = TRAINING + "train(9)"
+    end, jobs = folder / "end", folder / "saver" / "jobs"
+    program = TRAINING + f"train(0, until=lambda: os.path.exists({str(end)!r}))"
     leader = start(folder, program, **ranks(folder, 0))
     other = folder / "other"
     other.mkdir()
@@ -410,6 +411,8 @@ def test_a_follower_that_may_not_set_its_gpu(folder):
         cwd=other,
         stderr=subprocess.DEVNULL,
     )
+    wait_until(lambda: list(jobs.glob("*.refused")) and not list(jobs.glob("*.json")))
+    end.touch()
     _, said = leader.communicate(timeout=300)
     assert follower.wait(300) == 0
     assert "gpu:1/power_limit cannot be set" in said
