@@ -10,8 +10,8 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING, ClassVar
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.text import plain
@@ -34,7 +34,9 @@ OTLP_EVERY_S, OTLP_TIMEOUT_S = 10.0, 5.0
 OTLP_UNITS = {"joules": "J", "watts": "W", "seconds": "s", "bytes": "By", "ratio": "1"}
 HEADERS_VARIABLE = "OTEL_EXPORTER_OTLP_HEADERS"
 REQUEST_S = 2.0
-"""Time for a whole request: one that sends its headers slowly must not block the others."""
+"""Time for a whole request."""
+MOST_WAITING = 32
+"""Connections that have not sent their request; the oldest is closed for another one."""
 _log = logging.getLogger("wattloop.metrics")
 
 
@@ -224,6 +226,9 @@ class MetricsEndpoint:
         self._server.shutdown()
         self._thread.join(5.0)
         self._server.server_close()
+        self._server.closed = True
+        if self._server.rendering.acquire(timeout=5.0):  # a scrape is answered from an open run
+            self._server.rendering.release()
 
 
 class RunMetrics:
@@ -302,9 +307,37 @@ class RunMetrics:
         )
 
 
-class _Server(HTTPServer):
+class _Server(ThreadingHTTPServer):
     allow_reuse_address = True
-    request_queue_size = 16
+    request_queue_size = 64
+
+    def __init__(self, *args: Any) -> None:
+        self.rendering = threading.Lock()
+        self.closed = False
+        self._waiting: dict[Any, None] = {}  # connections without a request, oldest first
+        self._lock = threading.Lock()
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; silent clients must not keep others from being answered."""
+        with self._lock:
+            self._waiting[request] = None
+            oldest = next(iter(self._waiting)) if len(self._waiting) > MOST_WAITING else None
+        if oldest is not None:
+            _log.warning("metrics: more than %d silent connections; one is closed", MOST_WAITING)
+            self.has_asked(oldest)
+            with suppress(OSError):  # it has ended
+                oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def has_asked(self, request: Any) -> None:
+        """Forget a connection whose request has arrived, or that ends."""
+        with self._lock:
+            self._waiting.pop(request, None)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.has_asked(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that goes away, or sends nonsense, is not worth a traceback."""
@@ -336,6 +369,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
+        assert isinstance(self.server, _Server)
+        self.server.has_asked(self.connection)
         path = self.path.partition("?")[0]
         if path == "/healthz":
             self._answer(200, "ok\n", "text/plain")
@@ -345,7 +380,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         openmetrics = "application/openmetrics-text" in self.headers.get("Accept", "")
         try:
-            text = type(self).render(openmetrics)
+            with self.server.rendering:
+                text = "" if self.server.closed else type(self).render(openmetrics)
         except Exception as error:  # noqa: BLE001 - a scrape must not end the process it watches
             _log.warning("metrics: %s: %s", type(error).__name__, error)
             self._answer(500, "the metrics cannot be made; see the log\n", "text/plain")

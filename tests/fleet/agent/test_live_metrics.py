@@ -206,19 +206,26 @@ def test_an_address_in_use_is_said(tmp_path):
             MetricsEndpoint(str(port), lambda _: "")
 
 
-def test_a_client_that_sends_nothing_does_not_block_the_next(monkeypatch):
+def test_clients_that_send_nothing_do_not_block_the_next(monkeypatch, caplog):
+    """Promise: a scrape is answered at once, however many connections are silent for however long;
+    the oldest of too many are closed, which the log says.
+    """
     import socket
 
     from wattloop.measure import metrics_endpoint
 
-    monkeypatch.setattr(metrics_endpoint, "REQUEST_S", 0.2)
-    monkeypatch.setattr(metrics_endpoint._Handler, "timeout", 0.2)
+    monkeypatch.setattr(metrics_endpoint, "REQUEST_S", 3_600.0)
+    monkeypatch.setattr(metrics_endpoint._Handler, "timeout", 3_600.0)
+    most = metrics_endpoint.MOST_WAITING
     with metrics_endpoint.MetricsEndpoint("0", lambda _: "x 1\n") as endpoint:
-        silent = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(5)]
+        silent = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(most + 8)]
         url = f"http://127.0.0.1:{endpoint.port}/metrics"
-        assert urllib.request.urlopen(url, timeout=600).read() == b"x 1\n"
+        for _ in range(3):
+            assert urllib.request.urlopen(url, timeout=600).read() == b"x 1\n"
+        assert silent[0].recv(1) == b""  # closed by the server
         for each in silent:
             each.close()
+    assert "silent connections" in caplog.text
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
