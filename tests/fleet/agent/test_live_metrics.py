@@ -1,5 +1,6 @@
 """Promises of docs/metrics.md: joules that agree with the store, bounded series, cheap scrapes."""
 
+import json
 import math
 import random
 import re
@@ -32,6 +33,21 @@ def values(text: str, name: str, **wanted: str) -> list[float]:
     return found
 
 
+def promtool_series(scraped: list[str], name: str) -> list[dict[str, str]]:
+    """Series of a family as promtool takes them; the first scrape is one interval after 0."""
+    found: dict[str, list[str]] = {}
+    for place, text in enumerate(scraped):
+        for line in text.splitlines():
+            match = LINE.match(line)
+            if match and match[1] == name:
+                points = found.setdefault(match[2], [])
+                points += ["_"] * (place + 1 - len(points)) + [match[3]]
+    return [
+        {"series": f"{name}{{{labels}}}", "values": " ".join(points)}
+        for labels, points in found.items()
+    ]
+
+
 @pytest.fixture
 def node(tmp_path, monkeypatch):
     """A package of 100 W and a GPU of 300 W."""
@@ -48,22 +64,44 @@ def followed(node: ScriptedNode) -> AgentMetrics:
     return metrics
 
 
-def test_joules_of_an_hour_agree_with_the_store(node):
-    """Bar: `increase()` over an hour within 0.5% of what the store has of the job."""
-    metrics = followed(node)
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Prometheus) is missing")
+def test_joules_of_an_hour_agree_with_the_store(node, tmp_path):
+    """Bar: `increase()` over an hour, as Prometheus computes it from scrapes every 15 s, within
+    0.5% of what the store has of the job.
+    """
+    metrics, scraped = followed(node), []
     node.pass_time(5)
     node.event("start", "7", gpus="0", name="train", account="phys")
-    node.pass_time(3_600, step_s=1.0)
-    text = metrics.render(False)
-    shown = sum(values(text, "wattloop_job_energy_joules_total", job_id="7", in_total="true"))
+    for _ in range(240):
+        node.pass_time(15, step_s=1.0)
+        scraped.append(metrics.render(False))
     node.event("end", "7")
     node.pass_time(20)
     stored = sum(d["energy_j"] for d in domains_of(node.end_of("7")).values())
-    assert shown == pytest.approx(stored, rel=0.005)
     # the GPU, and 2 of 8 CPUs of a package with nothing to do
-    assert shown == pytest.approx((300.0 + 100.0 * 2 / 8) * 3_600, rel=0.005)
+    assert stored == pytest.approx((300.0 + 100.0 * 2 / 8) * 3_600, rel=0.005)
+    joules = 'wattloop_job_energy_joules_total{in_total="true", job_id="7"}'
+    ratio = f"sum by (user) (increase({joules}[1h])) / {stored}"
+    agrees = {"labels": '{user="ada"}', "value": 1}
+    test = {
+        "interval": "15s",
+        "input_series": promtool_series(scraped, "wattloop_job_energy_joules_total"),
+        "promql_expr_test": [
+            {
+                "expr": f"abs({ratio} - 1) < bool 0.005",
+                "eval_time": "1h",
+                "exp_samples": [agrees],
+            }
+        ],
+    }
+    path = tmp_path / "increase.yml"
+    path.write_text(json.dumps({"rule_files": [], "tests": [test]}))
+    done = subprocess.run(
+        ["promtool", "test", "rules", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     # devices count from the start of the agent
-    (package_j,) = values(text, "wattloop_energy_joules_total", domain=PACKAGE)
+    (package_j,) = values(scraped[-1], "wattloop_energy_joules_total", domain=PACKAGE)
     assert package_j == pytest.approx(100.0 * 3_605, rel=0.005)
 
 
@@ -133,6 +171,61 @@ def test_the_number_of_series_is_bounded(node, monkeypatch):
     assert "other" in jobs
     assert len(jobs) <= 5
     assert values(text, "wattloop_agent_jobs") == [8.0]
+
+
+def test_joules_of_the_other_jobs_never_fall(node, monkeypatch):
+    """Promise: what jobs beyond the limit used stays in `other` after their end, and every joule
+    is in one series only, with the labels of the sums in rules and dashboard.
+    """
+    monkeypatch.setattr("wattloop.fleet.agent.live_metrics.MOST_JOBS", 3)
+    metrics = followed(node)
+    name, shown, own = "wattloop_job_energy_joules_total", [], {}
+
+    def follow(seconds: int) -> None:
+        for _ in range(seconds):
+            node.pass_time(1)
+            text = metrics.render(False)
+            shown.append(sum(values(text, name, job_id="other", domain=PACKAGE)))
+            for line in text.splitlines():
+                found = LINE.match(line)
+                if found and found[1] == name and PACKAGE in found[2] and "other" not in found[2]:
+                    own[found[2]] = max(own.get(found[2], 0.0), float(found[3]))
+
+    for job in range(8):
+        node.event("start", str(job), cpus="1")
+        follow(2)
+    for job in range(8):  # those with series of their own end first, and leave room
+        node.event("end", str(job))
+        follow(5)
+    node.event("start", "8", cpus="1")
+    follow(10)
+    assert shown == sorted(shown)
+    wanted = {"job_id": "other", "in_total": "true", "domain": PACKAGE, "provenance": "modelled"}
+    assert values(metrics.render(False), name, cluster="big", user="", **wanted) == shown[-1:]
+    assert shown[-1] > 0
+    assert any('job_id="8"' in labels for labels in own)
+    assert not any(f'job_id="{job}"' in labels for labels in own for job in range(3, 8))
+    # the package's joules are those of all series; what a job used after the last step before its
+    # end was recorded is the difference
+    (package_j,) = values(metrics.render(False), "wattloop_energy_joules_total", domain=PACKAGE)
+    assert shown[-1] + sum(own.values()) == pytest.approx(package_j, rel=0.02)
+
+
+def test_the_other_jobs_begin_at_zero_with_a_restarted_agent(node, monkeypatch):
+    """A fall to a value above zero would add joules of before the restart again."""
+    monkeypatch.setattr("wattloop.fleet.agent.live_metrics.MOST_JOBS", 1)
+    metrics = followed(node)
+    for job in range(4):
+        node.event("start", str(job), cpus="1")
+    node.pass_time(60)
+    wanted = {"job_id": "other", "in_total": "true", "domain": PACKAGE}
+    (before_j,) = values(metrics.render(False), "wattloop_job_energy_joules_total", **wanted)
+    node.kill()
+    node.pass_time(5)
+    metrics = followed(node)
+    node.pass_time(5)
+    (after_j,) = values(metrics.render(False), "wattloop_job_energy_joules_total", **wanted)
+    assert 0 < after_j < before_j / 4
 
 
 def test_openmetrics_names_the_run_of_a_job(node):
@@ -229,9 +322,8 @@ def test_clients_that_send_nothing_do_not_block_the_next(monkeypatch, caplog):
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
-def test_a_real_prometheus_scrapes_and_sums(node, tmp_path):
-    """Joules by `increase()` in a real Prometheus are those of the meter, with its labels."""
-    import json
+def test_a_real_prometheus_scrapes_them(node, tmp_path):
+    """A real Prometheus takes the exposition: joules of the meter, with the labels of the job."""
     from urllib.parse import quote
 
     from tests.support.free_ports import PortBlock

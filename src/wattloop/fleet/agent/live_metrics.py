@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wattloop.fleet.agent.open_runs import OpenRun
 
 MOST_JOBS = 256
-"""Jobs beyond it are added up as `job_id="other"`: the number of series is bounded."""
+"""Jobs that begin beyond it are added up as `job_id="other"`: the number of series is bounded."""
 POD_LABELS = ("namespace", "pod", "container", "owner_kind", "owner")
 OTHER, IDLE = "other", "unallocated"
 Labels = dict[str, str]
@@ -26,7 +26,8 @@ class AgentMetrics:
     """Families of the node after its last step; a scrape only renders them.
 
     Joules count from the start of the agent (devices) or of the job. A restarted agent starts the
-    counters of devices at zero, which Prometheus takes for a reset; those of jobs continue.
+    counters of devices and of the other jobs at zero, which Prometheus takes for a reset; those of
+    jobs continue.
     """
 
     def __init__(self) -> None:
@@ -35,6 +36,12 @@ class AgentMetrics:
         self._before: dict[tuple[str, str], tuple[float, float]] = {}
         """(run, domain) -> joules of the run and of the domain at the last change."""
         self._shares: dict[tuple[str, str], float] = {}
+        self._alone: dict[str, bool] | None = None
+        """Run of a job -> whether it has series of its own, for as long as it is open."""
+        self._other_runs: dict[tuple[str, str], float] = {}
+        """(run, domain) -> joules of the run that are in those of the others."""
+        self._others: dict[tuple[tuple[str, str], ...], float] = {}
+        """Labels of a domain -> joules of the others, also of those that have ended."""
         self._cpu_s = 0.0
 
     def families(self) -> list[MetricFamily]:
@@ -100,34 +107,36 @@ class AgentMetrics:
         power: list[MetricSample] = []
         doubt: list[MetricSample] = []
         values: dict[tuple[str, str], tuple[float, float]] = {}
-        others: dict[str, float] = {}
         runs = [run for run in agent.open_runs.all() if run.plan.ended_s is None]
-        for place, run in enumerate(sorted(runs, key=lambda run: run.plan.started_s)):
+        resumed = self._alone is None
+        self._alone = alone = self._place(runs)
+        for run in runs:
             account = attribution.account_of(run)
             for domain in run.feed.domains:
                 name = domain.name
                 joules = account.energy_j.get(name)
                 if joules is None:
                     continue
-                if place >= MOST_JOBS and run.plan.job:
-                    others[name] = others.get(name, 0.0) + joules
-                    continue
-                labels = {
-                    **_job_labels(agent, run),
+                of_domain = {
                     "domain": name,
                     "scope": domain.scope.value,
                     "provenance": domain.provenance.value,
                     "in_total": str(name in attribution.layout.counted).lower(),
                 }
+                if not alone.get(run.plan.run_id, True):
+                    self._add_other(run.plan.run_id, of_domain, joules, resumed)
+                    continue
+                labels = {**_job_labels(agent, run), **of_domain}
                 key = (run.plan.run_id, name)
                 values[key] = (joules, attribution.total_j(name))
                 energy.append(MetricSample(labels, joules, run.plan.run_id))
                 power.append(MetricSample(labels, self._watts(key, values[key], watts.get(name))))
                 doubt.append(MetricSample(labels, account.doubt_j(name)))
         node = {"node": agent.context.node, "cluster": agent.context.config.cluster}
+        unnamed = {"job_id": OTHER, "name": "", "user": "", "project": ""}
         energy += [
-            MetricSample({**node, "job_id": OTHER, "domain": n}, joules)
-            for n, joules in others.items()
+            MetricSample({**node, **unnamed, **dict(of_domain)}, joules)
+            for of_domain, joules in self._others.items()
         ]
         moved = {k: v for k, v in values.items() if v[1] > self._before.get(k, (0.0, -1.0))[1]}
         self._before = {**{k: v for k, v in self._before.items() if k in values}, **moved}
@@ -147,6 +156,25 @@ class AgentMetrics:
             doubt,
             "joules",
         )
+
+    def _place(self, runs: list[OpenRun]) -> dict[str, bool]:
+        """Decide which jobs have series of their own: once, so that joules never change series."""
+        opened = sorted((r.plan for r in runs if r.plan.job), key=lambda plan: plan.started_s)
+        jobs, before = [plan.run_id for plan in opened], self._alone or {}
+        alone = {job: before[job] for job in jobs if job in before}
+        free = MOST_JOBS - sum(alone.values())
+        new = [job for job in jobs if job not in alone]
+        alone |= {job: place < free for place, job in enumerate(new)}
+        self._other_runs = {k: v for k, v in self._other_runs.items() if k[0] in alone}
+        return alone
+
+    def _add_other(self, run: str, of_domain: Labels, joules: float, resumed: bool) -> None:
+        """Add what a run without series of its own used; `resumed`: before this agent began."""
+        key = (run, of_domain["domain"])
+        known = self._other_runs.get(key, joules if resumed else 0.0)
+        self._other_runs[key] = max(known, joules)
+        series = tuple(of_domain.items())
+        self._others[series] = self._others.get(series, 0.0) + max(0.0, joules - known)
 
     def _watts(
         self, key: tuple[str, str], joules: tuple[float, float], domain_w: float | None
