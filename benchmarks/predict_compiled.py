@@ -81,10 +81,10 @@ def workload_of(row: Mapping[str, Any], mode: str | None) -> Any:
         sys.path.insert(0, str(HERE))
     import predict_nets  # noqa: F401 - `predict_zoo` imports it later, without this folder
     import predict_zoo
+    from predict_later_nets import subject
 
     # transformers takes kernels.py of this folder for a package
     sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != HERE]
-    from wattloop.predict.calibrate.zoo import subject
 
     name, batch = row["model"], row["batch"]
     loss: Any

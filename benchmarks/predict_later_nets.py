@@ -17,15 +17,48 @@ from wattloop.predict.calibrate.zoo.subject import HuggingFace, Inputs, Subject
 __all__ = ["LATER", "subject"]
 
 Tensor = Any
+AS_MEASURED = "sdpa_of_5_17"
+"""Transformers' name of attention as `_bias_as_measured` registers it."""
 
 
 def subject(name: str) -> Subject:
     """Build the model of a name such as `swinv2_tiny@256`, on torch's default device."""
     kind, _, size = name.partition("@")
     if kind not in LATER:
-        return zoo.subject(name)
+        found = zoo.subject(name)
+        if kind.startswith("t5_"):
+            _bias_as_measured(found.model.net)
+        return found
     model, inputs = LATER[kind](int(size))
     return Subject(name, model, inputs)
+
+
+def _bias_as_measured(net: Any) -> None:
+    """Hand T5's bias to attention as Transformers 5.17 did, with which its steps were measured.
+
+    There it is a view whose keys are not next to each other, which no fused kernel reads; later
+    versions make it contiguous, and attention is fused.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import sdpa_mask
+
+    def attend(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
+        position_bias: Tensor | None = None, **more: Any,
+    ) -> Any:  # fmt: skip
+        if position_bias is not None and mask is None:  # its steps have no masks of their own
+            mask = position_bias
+            if module.is_causal:
+                size = position_bias.shape[-2:]
+                before, at = (torch.arange(places, device=key.device) for places in size[::-1])
+                seen = (at[:, None] >= before[None]).view(1, 1, *size)
+                mask = torch.where(seen, position_bias, torch.finfo(key.dtype).min)
+        return sdpa_attention_forward(module, query, key, value, mask, **more)
+
+    AttentionInterface.register(AS_MEASURED, attend)
+    AttentionMaskInterface.register(AS_MEASURED, sdpa_mask)
+    net.set_attn_implementation(AS_MEASURED)
 
 
 class _Scored(nn.Module):

@@ -1,7 +1,9 @@
 """The collection of further networks: its cases, and what the judge of unsteady steps reads."""
 
 import json
+import re
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +16,16 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import collect_steps  # noqa: E402 - after the skip
 from predict_errors import Outcome  # noqa: E402 - after the skip
 from predict_fits import Judged  # noqa: E402 - after the skip
-from predict_h200_unsteady import Unsteady, unsteady_bars, unsteady_table  # noqa: E402
+from predict_h200_unsteady import UNSTEADY, Unsteady, unsteady_bars, unsteady_table  # noqa: E402
 from predict_later_nets import LATER, subject  # noqa: E402 - after the skip
 from predict_zoo import Row  # noqa: E402 - after the skip
 from wattloop.hardware.gpus import gpu_named  # noqa: E402 - after the skip
+from wattloop.predict.calibrate.collection import records  # noqa: E402 - after the skip
+from wattloop.predict.calibrate.steps import subject_workload  # noqa: E402 - after the skip
 from wattloop.predict.calibrate.zoo.subject import NAMES  # noqa: E402 - after the skip
 from wattloop.predict.models.model import MeasuredStep  # noqa: E402 - after the skip
 from wattloop.predict.prediction import Placement, Prediction, Regime  # noqa: E402
-from wattloop.predict.workload import Workload  # noqa: E402 - after the skip
+from wattloop.predict.workload import Kind, Phase, Workload  # noqa: E402 - after the skip
 
 
 def test_fresh_networks_are_new_and_known_ones_are_the_suite_s():
@@ -31,6 +35,35 @@ def test_fresh_networks_are_new_and_known_ones_are_the_suite_s():
     assert fresh == set(LATER)
     assert known <= set(NAMES)
     assert not fresh & set(NAMES)
+
+
+@pytest.mark.parametrize("name", ["swin_tiny@224 16", "t5_small@256 4"])
+def test_attention_with_a_trained_bias_is_traced_as_its_kernels_were_profiled(name):
+    """Swin's windows are fused; T5's bias was a view, fused only where it is zeros."""
+    pytest.importorskip("transformers", reason="networks are Hugging Face's")
+    model, batch = name.split()
+    profile = next(
+        row
+        for row in records(UNSTEADY)
+        if row["record"] == "profile" and row["params"] == _params(model, batch)
+    )
+    ran = {kernel: count for kernel, count, _ in profile["kernels"]}
+    fused = sum(count for kernel, count in ran.items() if kernel.startswith("fmha_cutlassF"))
+    plain = sum(
+        count for kernel, count in ran.items() if re.search("softmax_warp_forward.*false>", kernel)
+    )
+    workload = subject_workload(model, int(batch), "fp32", subject)
+    traced = Counter()
+    for op in workload.operations:
+        if op.phase is Phase.FORWARD and not op.op.startswith("aten._log_softmax"):
+            traced[op.kind] += op.count * op.calls
+    assert fused > 0
+    assert traced[Kind.ATTENTION] == fused
+    assert traced[Kind.SOFTMAX] == plain
+
+
+def _params(model, batch):
+    return {"model": model, "batch": int(batch), "precision": "fp32"}
 
 
 @pytest.mark.parametrize("part", ["steps", "recurrent", "half", "products", "convolutions", "held"])

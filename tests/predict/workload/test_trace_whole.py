@@ -71,6 +71,39 @@ def test_attention_that_no_fused_kernel_serves_is_taken_apart():
     assert attention("fp32", torch.empty(2, 4, 64, 15, device="meta")) == []
 
 
+@pytest.mark.parametrize(("places", "padded"), [(49, 7), (64, 0)], ids=str)
+def test_a_trained_bias_goes_through_the_fused_kernel(places, padded):
+    """Windows of Swin: rows are padded to eight elements; the gradient is summed over windows."""
+
+    class Windows(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(1))
+            self.bias = torch.nn.Parameter(torch.zeros(1, 3, places, places))
+
+        def forward(self, q):
+            q = q * self.scale
+            return ATTENTION(q, q, q, attn_mask=self.bias)
+
+    workload = trace(Windows, (torch.empty(64, 3, places, 32, device="meta"),), precision="fp32")
+    forward, backward = [op for op in workload.operations if op.kind is Kind.ATTENTION]
+    assert (forward.detail["algorithm"], forward.detail["masked"]) == ("efficient", True)
+    heads = 4 * 64 * 3 * places * 32
+    assert forward.bytes_read == 3 * heads + 4 * 3 * places**2
+    assert backward.bytes_moved > 8 * heads + 4 * 64 * 3 * places**2
+    names = Counter(op.op for op in workload.operations)
+    assert names["aten.constant_pad_nd"] == (2 if padded else 0)  # forward, and its gradient
+    sums = [op for op in workload.operations if op.op == "aten.sum" and op.phase is Phase.BACKWARD]
+    assert max(op.detail["elements"] for op in sums) == 64 * 3 * places**2
+
+
+def test_a_bias_in_another_order_is_taken_apart():
+    """T5's bias is a view whose keys are not next to each other, which no fused kernel reads."""
+    q = torch.empty(2, 4, 64, 16, device="meta")
+    bias = torch.empty(64, 64, 4, device="meta").permute(2, 0, 1)[None]
+    assert attention("bf16", q, q, bias) == []
+
+
 @pytest.mark.parametrize(
     ("layer", "cell"), [("LSTM", "lstm"), ("GRU", "gru"), ("RNN", "rnn")], ids=str
 )

@@ -14,15 +14,16 @@ from wattloop.predict.calibrate.zoo import Subject, subject
 from wattloop.predict.workload.workload import Workload
 
 
-def subject_workload(name: str, batch: int, precision: str) -> Workload:
-    """Trace one training step of a subject, as `steps` trains it; needs torch."""
+def subject_workload(
+    name: str, batch: int, precision: str, make: Callable[[str], Subject] = subject
+) -> Workload:
+    """Trace one training step of the subject that `make` builds, as `steps` trains it."""
     import torch
 
     from wattloop.predict import trace
-    from wattloop.predict.calibrate.zoo import subject
 
     with torch.device("meta"):
-        chosen = subject(name)
+        chosen = make(name)
         inputs = chosen.inputs(batch, torch.device("meta"))
     optimizer = "sgd+momentum" if chosen.optimizer == "sgd" else chosen.optimizer
     return trace(

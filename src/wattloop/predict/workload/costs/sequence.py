@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from typing import Unpack
 
 from wattloop.predict.workload.costs.call import (
@@ -187,6 +188,10 @@ def _attention(call: Call) -> Operation:
     place = call.place
     # Compiled models say what slows the kernel down: `flash+hidden+dropout`.
     algorithm, *slower = str(algorithm).split("+")
+    mask_elements = 0 if mask is None else mask.numel()
+    if mask is not None and mask.requires_grad:  # read once for all heads, its gradient in each
+        stored = prod(n for n, step in zip(mask.shape, mask.stride(), strict=True) if step)
+        mask_elements = stored + (mask.numel() if direction == "backward" else 0)
     made = attention(
         direction,
         batch,
@@ -200,13 +205,13 @@ def _attention(call: Call) -> Operation:
         dtype=call.product_dtype,
         algorithm=algorithm,
         value_dim=v.shape[-1],
-        mask_elements=None if mask is None else mask.numel(),
+        mask_elements=mask_elements,
         **OpContext(
             op=call.name.replace("wattloop.attention", "aten.scaled_dot_product_attention"),
             phase=call.phase,
             module=call.module,
             inputs=place["inputs"],
-            outputs=place["outputs"],
+            outputs=tuple(shape for shape in place["outputs"] if prod(shape)),
         ),
     )
     return replace(made, detail={**made.detail, **dict.fromkeys(slower, True)}) if slower else made

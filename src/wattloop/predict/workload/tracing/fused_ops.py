@@ -36,9 +36,18 @@ def attention_algorithm(q: Any, k: Any, v: Any, mask: Any, causal: bool, grouped
         return "flash"
     alignment = 8 if half else 4
     aligned = q.shape[-1] % alignment == 0 and v.shape[-1] % alignment == 0
-    if grouped or not aligned or (mask is not None and mask.requires_grad):
-        return "math"
-    return "efficient"
+    return "math" if grouped or not aligned else "efficient"
+
+
+BIAS_ALIGNMENT = 8
+"""The memory-efficient kernel reads a bias whose rows begin at a multiple of so many elements."""
+
+
+def _bias_of_every_head(bias: Tensor, q: Tensor, keys: int) -> Tensor:
+    """Return a trained bias as torch hands it over, so that its gradient is padded and summed."""
+    if short := -keys % BIAS_ALIGNMENT:
+        bias = torch.nn.functional.pad(bias, (0, short))[..., :keys]
+    return bias.expand(*q.shape[:-1], keys)
 
 
 def attention(
@@ -65,6 +74,8 @@ def attention(
             algorithm = "flash+hidden"  # cuDNN's kernel takes masks
         if dropout_p > 0:
             algorithm += "+dropout"
+    if attn_mask is not None and attn_mask.requires_grad:
+        attn_mask = _bias_of_every_head(attn_mask, q, k.shape[-2])
     return torch.ops.wattloop.attention(q, k, v, attn_mask, is_causal, algorithm)[0]
 
 
@@ -86,11 +97,13 @@ def _attention_backward_fake(
     grad: Tensor,
     out: Tensor,
     rows: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    trained = mask is not None and mask.requires_grad
     return (
         _laid_out(q, algorithm, q.shape[-1]),
         _laid_out(k, algorithm, k.shape[-1]),
         _laid_out(v, algorithm, v.shape[-1]),
+        q.new_empty(*q.shape[:-1], k.shape[-2]) if trained else q.new_empty(0),
     )
 
 
@@ -114,10 +127,10 @@ def _attention_saves(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _attention_gradient(ctx: Any, grad: Any, _: Any) -> Any:
     q, k, v, mask, out, rows = ctx.saved_tensors
-    made = torch.ops.wattloop.attention_backward(
+    *made, bias = torch.ops.wattloop.attention_backward(
         q, k, v, mask, ctx.causal, ctx.algorithm, grad, out, rows
     )
-    return (*made, None, None, None)
+    return (*made, bias if ctx.needs_input_grad[3] else None, None, None)
 
 
 define("attention", _attention_fake, _attention_gradient, _attention_saves)
