@@ -3,6 +3,7 @@
 import argparse
 import multiprocessing
 import pickle
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -65,6 +66,11 @@ def pieces(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -
     return args
 
 
+def _die_of_sigterm() -> None:
+    """End a worker when its pool does, whatever handler the calling program has."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def run_all(
     cases: Sequence[Case],
     seeds: Mapping[Case, Sequence[int]],
@@ -80,7 +86,7 @@ def run_all(
     known, begun_s = _known(kept.path), time.monotonic()
     left = [task for task in tasks if task not in known]
     show = sys.stderr.isatty()
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
+    with multiprocessing.get_context("fork").Pool(workers, _die_of_sigterm) as pool:
         results = pool.imap(_simulated, left, chunksize=5)
         for done, (task, metrics) in enumerate(zip(left, results, strict=True), start=1):
             known[task] = metrics

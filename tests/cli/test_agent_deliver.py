@@ -1,6 +1,7 @@
 """Promises of `wattloop agent deliver`: what waits is sent, and what cannot be is said."""
 
 import json
+import signal
 import socket
 from pathlib import Path
 
@@ -29,7 +30,9 @@ def test_what_an_agent_left_behind_is_sent(
         )
         whole(folder, "20260101-000000-aaaaaa")
         words = ["agent", "deliver", "--node", NODE, "--config", str(config), "--once"]
+        before = signal.getsignal(signal.SIGTERM)
         assert main([*words, "--json", "-"]) == 0
+        assert signal.getsignal(signal.SIGTERM) is before  # a later SIGTERM is not swallowed
         assert json.loads(capsys.readouterr().out)["stored"] == 1
         secret.write_text("wrong")
         whole(folder, "20260101-000000-bbbbbb")

@@ -3,9 +3,11 @@
 import functools
 import importlib
 import inspect
+import signal
 import sys
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -405,3 +407,20 @@ def _check_writable(param: typer.CallbackParam, value: str | None) -> str | None
     """Refuse a file that cannot be written before hours are spent on its content."""
     check_target(value, param.opts[0])
     return value
+
+
+@contextmanager
+def stopping(event: threading.Event | None = None) -> Iterator[threading.Event]:
+    """Set the event on SIGTERM and Ctrl-C; the earlier handlers are restored."""
+    stop = event or threading.Event()
+
+    def ask(number: int, frame: object) -> None:
+        del number, frame
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

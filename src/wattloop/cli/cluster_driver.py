@@ -1,9 +1,7 @@
 """Drivers of Slurm and of Kubernetes on the command line: shared options, sources and output."""
 
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -191,19 +189,3 @@ def token_of(name: str | None) -> str:
         return user_path(name).read_text("utf-8").strip()
     except OSError as error:
         raise ConfigError(f"--token-file {name}: {error.strerror}") from None
-
-
-@contextmanager
-def stopping() -> Iterator[threading.Event]:
-    stop = threading.Event()
-
-    def ask(number: int, frame: object) -> None:
-        del number, frame
-        stop.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,17 +2,15 @@
 
 import logging
 import os
-import signal
 import sys
 import threading
 import time
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattloop.cli.app import Verb
+from wattloop.cli.app import Verb, stopping
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import present, print_rows, say, write_json
 from wattloop.core.errors import ConfigError
@@ -60,15 +58,10 @@ def run_command(
 
         source = KubernetesNode(context)
     service = AgentService(context, savers, source)
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        service.stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
     folder = service.context.folder
-    say(f"wattloop: agent of {name}, folder {folder} (Ctrl-C ends it; jobs continue)")
-    service.run()
+    with stopping(service.stop):
+        say(f"wattloop: agent of {name}, folder {folder} (Ctrl-C ends it; jobs continue)")
+        service.run()
     write_json({"node": name, "folder": str(folder)}, json_file)
 
 
@@ -93,19 +86,17 @@ def deliver_command(
     if told.deliver is None:
         raise ConfigError(f"{config or 'agent.yaml'}: deliver: url is needed to send anything")
     options = told.delivery_options(node)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     watch = _Watch()
-    if once:
-        total = _deliver_once(options, watch, stop, timeout)
-    else:
-        total = deliver(
-            options,
-            lambda: status_from_file(told.place / "status.json"),
-            stop=stop,
-            report=watch.report,
-        )
+    with stopping() as stop:
+        if once:
+            total = _deliver_once(options, watch, stop, timeout)
+        else:
+            total = deliver(
+                options,
+                lambda: status_from_file(told.place / "status.json"),
+                stop=stop,
+                report=watch.report,
+            )
     write_json(total._asdict(), json)
 
 

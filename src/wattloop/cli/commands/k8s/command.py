@@ -7,13 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from wattloop.cli.app import StoreOptions, Verb
+from wattloop.cli.app import StoreOptions, Verb, stopping
 from wattloop.cli.cluster_driver import (
     INTERVAL,
     ClusterDriverOptions,
     Console,
     readings_of,
-    stopping,
     store_of,
     would_have_rows,
 )

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattloop.cli.app import Verb
+from wattloop.cli.app import Verb, stopping
 from wattloop.cli.cluster_driver import (
     ClusterDriverOptions,
     Console,
     readings_of,
-    stopping,
     store_of,
     token_of,
     would_have_rows,
