@@ -81,7 +81,9 @@ def test_a_trial_is_pruned_at_its_budget(settings: Settings) -> None:
     study.optimize(measured(learning(40, 0.02), **with_options(settings)), n_trials=1)
     trial = study.trials[0]
     assert trial.state.name == "PRUNED"
-    assert trial.user_attrs["energy_j"] >= 5.0 and len(trial.intermediate_values) < 40
+    # by the readings of its steps: the whole window may say less where the driver was late
+    assert max(trial.user_attrs["energy_j_by_step"].values()) >= 5.0
+    assert len(trial.intermediate_values) < 40
 
 
 def told(study: Any, energies: list[float], values: list[float]) -> Any:
