@@ -146,7 +146,7 @@ def test_links_of_the_documents_lead_somewhere() -> None:
 
 def test_every_command_is_in_the_table_of_verbs() -> None:
     """The table of verbs and the command line agree, in both directions."""
-    table = README.partition("## The verbs")[2].partition("\n## ")[0]
+    table = README.partition("## Commands")[2].partition("\n## ")[0]
     verbs = {
         verb
         for names in re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
