@@ -8,9 +8,8 @@ for k GPUs and batch b. Nothing here is measured: provenance `simulated`.
 """
 
 import itertools
-import math
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -133,43 +132,6 @@ def random_world(seed: int) -> World:
     truth = FormulaOracle(cluster)
     oracle = NoisyOracle(truth, seed=seed, share=float(rng.choice([0.0, 0.1])))
     return World(f"world {seed}", cluster, jobs, truth, oracle, _random_settings(rng, cluster))
-
-
-def wide_world(seed: int) -> World:
-    """A random world at its edges: budgets that step and fall low, checkpoints, jobs of no length.
-
-    Some jobs are impossible within its budget.
-    """
-    world, rng = random_world(seed), np.random.default_rng((1, seed))
-    share = float(rng.choice([0.0, 0.15]))
-    work = np.where(rng.random(len(world.jobs)) < share, 0.0, world.jobs.work)
-    preemption = Preemption(
-        keeps=Keeps(rng.choice(list(Keeps))),
-        checkpoint_period_s=float(rng.choice([10.0, 100.0, np.inf])),
-        checkpoint_cost_s=float(rng.choice([0.0, 2.0, 30.0])),
-        restart_s=float(rng.choice([0.0, 10.0])),
-    )
-    settings = replace(
-        world.settings,
-        preemption=preemption,
-        budget_w=_stepped_budget(rng, world.cluster),
-        start_latency_s=float(rng.choice([0.0, 0.0, 3.0])),
-        end_latency_s=float(rng.choice([0.0, 0.0, 5.0])),
-    )
-    return replace(
-        world, what=f"wide {world.what}", jobs=replace(world.jobs, work=work), settings=settings
-    )
-
-
-def _stepped_budget(rng: np.random.Generator, cluster: Cluster) -> StepFunction:
-    """One to four levels from a third of a GPU to 30 GPUs above idle, repeating or not."""
-    period_s = float(rng.choice([600.0, 3_600.0, 86_400.0]))
-    times_s = np.unique(np.round(rng.uniform(1, period_s - 1, int(rng.integers(0, 4))), 1))
-    most_w = max(each.tdp_w for each in cluster.types)
-    above_w = most_w * np.exp(rng.uniform(np.log(0.3), np.log(30), len(times_s) + 1))
-    levels_w = tuple((cluster.idle_w + above_w).tolist())
-    repeats = rng.random() < 0.7
-    return StepFunction((0.0, *times_s.tolist()), levels_w, period_s if repeats else math.inf)
 
 
 def _random_kind(rng: np.random.Generator, number: int) -> JobKind:

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.schedule.wide_world import wide_world
 from wattloop.schedule.actions import Action, Preempt, Recap, Resize, Start, Wake
 from wattloop.schedule.engine import Simulation, SimulationEnd, SimulationResult
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.registry import POLICIES, policy_from
 from wattloop.schedule.view import ClusterView
-from wattloop.testing.synthetic_cluster import World, random_world, wide_world
+from wattloop.testing.synthetic_cluster import World, random_world
 
 SEEDS = st.integers(0, 10_000)
 ROUNDS = 80

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from tests.schedule.engine.scripted import Scripted
 from tests.schedule.engine.test_properties import Reckless, assert_adds_up
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
+from tests.schedule.wide_world import wide_world
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Start
 from wattloop.schedule.cluster import Cluster, SleepState
 from wattloop.schedule.engine import EngineSettings, Simulation, SimulationResult
 from wattloop.schedule.metrics.curves import gpu_allocations
 from wattloop.schedule.policies.registry import policy_from
-from wattloop.testing.synthetic_cluster import random_world, wide_world
+from wattloop.testing.synthetic_cluster import random_world
 
 GPU = SleepState("doze", 10.0, enter_s=2.0, exit_s=4.0, enter_j=100.0, exit_j=240.0, after_s=10.0)
 """Of a GPU that idles at 50 W: after 10 s, 2 s at 50 W; waking takes 4 s at 60 W."""
