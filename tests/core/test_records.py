@@ -1,10 +1,14 @@
-"""Data from JSON that do not have a record's shape are told by the field."""
+"""Records survive JSON; data that do not have a record's shape are told by the field."""
 
-from typing import Any
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
 
 import pytest
 
-from wattloop.core.records import shape_fault
+from wattloop.core.records import from_plain, shape_fault, to_plain
 from wattloop.core.results import DomainEnergy, WindowResult
 
 ENERGY = {"name": "gpu:0", "scope": "gpu", "energy_j": 1, "uncertainty_j": 0.1}
@@ -37,3 +41,55 @@ def test_what_the_record_writes_has_its_shape() -> None:
     whole = WindowResult("w", 1, None, 0.0, 1.0).to_dict()
     assert shape_fault(whole, WindowResult) == ""
     assert shape_fault(None, DomainEnergy) == "it: not an object"
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Point(NamedTuple):
+    x: float
+    y: float | None = None
+
+
+@dataclass(frozen=True)
+class Drawing:
+    colour: Colour
+    points: tuple[Point, ...] = ()
+    pairs: tuple[tuple[float, float], ...] = ()
+    named: Mapping[str, Point] = field(default_factory=dict)
+    last: Point | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    texts: Sequence[str] = ()
+
+
+def test_a_record_comes_back_from_its_json() -> None:
+    """Enums, tuples and records within records are restored with their types."""
+    whole = Drawing(
+        Colour.RED,
+        points=(Point(1.0), Point(2.0, 3.0)),
+        pairs=((0.0, 1.0),),
+        named={"a": Point(4.0)},
+        last=Point(5.0),
+        facts={"free": [1, None]},
+        texts=["a"],
+    )
+    plain = json.loads(json.dumps(to_plain(whole)))
+    assert plain["points"] == [{"x": 1.0, "y": None}, {"x": 2.0, "y": 3.0}]
+    assert from_plain(Drawing, plain) == whole
+    assert from_plain(Drawing, {"colour": "red"}) == Drawing(Colour.RED)
+
+
+def test_fields_of_a_later_version_are_left_out() -> None:
+    """An older version reads what a newer one wrote, on every level."""
+    later = {"x": 1.0, "y": None, "z": 2.0}
+    assert from_plain(Drawing, {"colour": "red", "last": later, "style": 1}).last == Point(1.0)
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"colour": "blue"}, {"colour": "red", "last": [1]}, {"colour": "red", "named": 1}]
+)
+def test_other_data_are_refused(data: dict[str, Any]) -> None:
+    """Callers translate these errors into a message that names the file or trial."""
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        from_plain(Drawing, data)

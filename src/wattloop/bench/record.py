@@ -10,6 +10,7 @@ from wattloop.bench.result import KernelResult
 from wattloop.bench.roofline import roofline, to_dict
 from wattloop.bench.speedups import speedups, threads_stop_paying
 from wattloop.core.errors import ConfigError, StoreError
+from wattloop.core.records import from_plain
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
     Experiment,
@@ -85,17 +86,8 @@ class BenchRecord:
         if version > VERSION:
             raise ConfigError(f"written by a newer wattloop (format {version}); upgrade")
         try:
-            return cls(
-                results=[KernelResult.from_dict(r) for r in data["results"]],
-                left_out=data.get("left_out", ()),
-                idle=data.get("idle", {}),
-                idle_by_threads=[IdleByThreads(**r) for r in data.get("idle_by_threads", ())],
-                machine=data.get("machine", {}),
-                missing=data.get("missing", ()),
-                warnings=data.get("warnings", ()),
-                experiment_id=data.get("experiment_id"),
-            )
-        except (KeyError, TypeError) as error:
+            return from_plain(cls, data)
+        except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"this bench file is damaged ({error}); run it again") from None
 
 

@@ -1,10 +1,11 @@
 """Result of one measured kernel: time, energy and scope."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from wattloop.accounting.energy_delay import Point, edp
+from wattloop.core.records import from_plain, to_plain
 from wattloop.meters.perf import LINE_B
 
 
@@ -152,13 +153,10 @@ class KernelResult:
         return f"{self.kernel} {self.size} {self.dtype} {self.backend} {self.style} {where}"
 
     def to_dict(self) -> dict[str, Any]:
-        data = {f.name: getattr(self, f.name) for f in fields(self)}
-        return data | {
-            "warnings": list(self.warnings),
+        return to_plain(self) | {
             "scopes": {
                 name: {
-                    **{f.name: getattr(part, f.name) for f in fields(part)},
-                    "domains": list(part.domains),
+                    **to_plain(part),
                     "per_run_j": self.energy_j(name),
                     "application_per_run_j": self.application_j(name),
                     "power_w": self.power_w(name),
@@ -178,17 +176,4 @@ class KernelResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "KernelResult":
-        mine = {f.name for f in fields(cls)}
-        part_fields = {f.name for f in fields(KernelEnergy)}
-        known = {name: value for name, value in data.items() if name in mine}
-        known["warnings"] = tuple(known.get("warnings", ()))
-        known["scopes"] = {
-            name: KernelEnergy(
-                **{
-                    **{key: value for key, value in part.items() if key in part_fields},
-                    "domains": tuple(part["domains"]),
-                }
-            )
-            for name, part in known.get("scopes", {}).items()
-        }
-        return cls(**known)
+        return from_plain(cls, data)

@@ -1,11 +1,13 @@
-"""Domains, signals, gaps and provenance as plain data; plausible limits; validation of records."""
+"""Domains, signals, gaps and provenance; plausible limits; records as plain data and back."""
 
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, StrEnum
 from functools import cache
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, TypeVar, Union
+
+R = TypeVar("R")
 
 
 class Provenance(StrEnum):
@@ -161,6 +163,69 @@ def counter_rise_j(rise_j: float, step_s: float, wrap_j: float | None) -> float 
     if wrap_j is None or not 0 <= rise_j + wrap_j <= HIGHEST_NODE_W * (step_s + WRAP_SLACK_S):
         return None
     return rise_j + wrap_j
+
+
+# Records (named tuples, dataclasses) as plain data and back, by their type hints.
+
+
+def to_plain(record: Any) -> dict[str, Any]:
+    """Return a record as plain data: records become objects, tuples lists, enums their values."""
+    return {name: _as_plain(getattr(record, name)) for name in _fields_of(record.__class__) or ()}
+
+
+def _as_plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if _fields_of(value.__class__) is not None:
+        return to_plain(value)
+    if isinstance(value, Mapping):
+        return {key: _as_plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_plain(one) for one in value]
+    return value
+
+
+def from_plain(kind: Callable[..., R], data: Mapping[str, Any]) -> R:
+    """Build a record from what `to_plain` made of it; fields of later versions are left out.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not such data; `shape_fault` names the field.
+    """
+    convert = _converter(kind)
+    assert convert is not None  # of a record
+    found: R = convert(data)
+    return found
+
+
+@cache
+def _converter(hint: Any) -> Callable[[Any], Any] | None:
+    """Return the function that makes plain data a value of this hint; None where it is one."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        # of the unions in records only `X | None` has a part to convert
+        some = next(filter(None, map(_converter, inner)), None)
+        return some and (lambda data: None if data is None else some(data))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        own = _converter(inner[1])
+        return own and (lambda data: {key: own(one) for key, one in dict(data).items()})
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        item, make = _converter(inner[0]), tuple if origin is tuple else list
+        return make if item is None else lambda data: make(map(item, data))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint
+    known = _fields_of(hint)
+    if known is None:
+        return None
+    parts = {name: _converter(part) for name, (part, _) in known.items()}
+
+    def build(data: Mapping[str, Any]) -> Any:
+        own = {name: data[name] for name in parts if name in data}
+        for name, convert in parts.items():
+            if convert is not None and name in own:
+                own[name] = convert(own[name])
+        return hint(**own)
+
+    return build
 
 
 # Validation of JSON data against the type hints of a record.

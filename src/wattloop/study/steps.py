@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.records import from_plain
 from wattloop.report.stored_results import stored_sweep
 from wattloop.schedule.campaigns.campaign import Campaign, PolicyChoice, seeds_from
 from wattloop.schedule.campaigns.runner import CampaignCallback, run_campaign
@@ -266,7 +267,7 @@ class StudyRunner:
                 f"{self._spec.tolerance:.0%}: mend the scenario and simulate again"
             )
         verdicts = {
-            name: tuple(_verdict(data) for data in one["verdicts"])
+            name: tuple(from_plain(GoalVerdict, data) for data in one["verdicts"])
             for name, one in found["candidates"].items()
         }
         energy = {
@@ -356,7 +357,3 @@ class StudyRunner:
     def _kept(self, step: str, found: dict[str, Any]) -> dict[str, Any]:
         self.record.keep(step, found)
         return found
-
-
-def _verdict(data: Mapping[str, Any]) -> GoalVerdict:
-    return GoalVerdict(**{name: data[name] for name in GoalVerdict.__slots__})

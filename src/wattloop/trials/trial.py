@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.control.lever import Setting
-from wattloop.core.records import Provenance, Scope
+from wattloop.core.records import Provenance, Scope, from_plain, to_plain
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
 from wattloop.store.journal import Journal, read_journal
@@ -188,11 +188,6 @@ class ScopeEnergy:
     peak_w: float | None = None
     modelled: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__} | {
-            "sources": list(self.sources)
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOutcome:
@@ -234,29 +229,11 @@ class TrialOutcome:
         return max(values) if values else None
 
     def to_dict(self) -> dict[str, Any]:
-        data = {name: getattr(self, name) for name in self.__slots__}
-        return data | {
-            "status": self.status.value,
-            "scopes": {name: scope.to_dict() for name, scope in self.scopes.items()},
-            "domains": [dict(d) for d in self.domains],
-            "signals": {name: dict(s) for name, s in self.signals.items()},
-            "missing": [dict(m) for m in self.missing],
-            "warnings": list(self.warnings),
-            "metrics": dict(self.metrics),
-        }
+        return to_plain(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "TrialOutcome":
-        """Inverse of `to_dict`; fields of later versions are left out."""
-        known = {name: data[name] for name in cls.__slots__ if name in data}
-        known["status"] = TrialStatus(known["status"])
-        known["scopes"] = {
-            name: ScopeEnergy(**{**scope, "sources": tuple(scope["sources"])})
-            for name, scope in known.get("scopes", {}).items()
-        }
-        for name in ("domains", "missing", "warnings"):
-            known[name] = tuple(known.get(name, ()))
-        return cls(**known)
+        return from_plain(cls, data)
 
 
 def domain_energies(result: WindowResult) -> tuple[dict[str, Any], ...]:

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from wattloop.accounting.energy_delay import Point, e2dp, ed2p, edp, eds
 from wattloop.core.errors import ConfigError
+from wattloop.core.records import from_plain, to_plain
 from wattloop.core.units import kwh_from_joules
 
 # Objective of SM2 over a set of configurations (Geißler et al., equation 2):
@@ -166,12 +167,11 @@ class Objective:
         return list(zip(*columns, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "names": list(self.names)}
+        return to_plain(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Objective":
-        known = {name: data[name] for name in ("maximize_quality", "k", "options")}
-        return cls(names=tuple(data["names"]), **known)
+        return from_plain(cls, data)
 
     def _column(
         self, name: str, trained: Sequence[TrainingCost], reference: Point | None

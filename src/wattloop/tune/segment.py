@@ -3,17 +3,13 @@
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from wattloop.control.lever import Setting
 from wattloop.core.errors import StoreError
-
-
-def known_fields(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a dataclass has; data of a later version may have more."""
-    return {name: data[name] for name in kind.__slots__ if name in data}
+from wattloop.core.records import from_plain, to_plain
 
 
 def unreadable_trial(key: str, error: Exception) -> StoreError:
@@ -134,19 +130,11 @@ class Segment:
     learning_rate: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return to_plain(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Segment":
-        """Inverse of `to_dict`; fields of later versions are ignored."""
-        known = known_fields(cls, data)
-        known["until"] = Until(**known_fields(Until, known.get("until", {})))
-        if known.get("cap"):
-            cap = known_fields(CapRequest, known["cap"])
-            known["cap"] = CapRequest(**{**cap, "caps_w": tuple(cap["caps_w"])})
-        if known.get("rates"):
-            known["rates"] = RateSweep(**known_fields(RateSweep, known["rates"]))
-        return cls(**known)
+        return from_plain(cls, data)
 
 
 class Status(StrEnum):
@@ -265,20 +253,8 @@ class Progress:
     error: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"status": self.status.value}
+        return to_plain(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Progress":
-        """Inverse of `to_dict`; fields of later versions are ignored."""
-        known = known_fields(cls, data)
-        known["status"] = Status(known["status"])
-        known["curve"] = tuple(
-            EpochPoint(**known_fields(EpochPoint, point)) for point in known.get("curve", ())
-        )
-        known["rates"] = tuple(
-            RateLoss(**known_fields(RateLoss, rate)) for rate in known.get("rates", ())
-        )
-        if known.get("cap"):
-            cap = known_fields(CapFound, known["cap"])
-            known["cap"] = CapFound(**{**cap, "probes": tuple(map(tuple, cap["probes"]))})
-        return cls(**known)
+        return from_plain(cls, data)

@@ -12,7 +12,7 @@ from wattloop.cap.curve_model import Array
 from wattloop.cap.finder import GainInterval
 from wattloop.cap.online import SliceCost
 from wattloop.core.errors import ConfigError
-from wattloop.core.records import shape_fault
+from wattloop.core.records import from_plain, shape_fault, to_plain
 from wattloop.core.results import student_95
 
 
@@ -64,11 +64,7 @@ class LearnedSetting:
     readings: tuple[SettingReading, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            **asdict(self),
-            "setting": self.setting._asdict(),
-            "readings": [r._asdict() | {"setting": r.setting._asdict()} for r in self.readings],
-        }
+        return to_plain(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "LearnedSetting":
@@ -76,20 +72,7 @@ class LearnedSetting:
         fault = shape_fault(data, cls)
         if fault:
             raise ConfigError(f"learned setting: {fault}")
-        readings = (
-            SettingReading(**{**r, "setting": _setting(r["setting"])})
-            for r in data.get("readings", ())
-        )
-        return cls(
-            _setting(data["setting"]),
-            data["reference_power_w"],
-            data["reference_unit_s"],
-            tuple(readings),
-        )
-
-
-def _setting(data: Mapping[str, Any]) -> Setting:
-    return Setting(data.get("cap_w"), data.get("clock_mhz"))
+        return from_plain(cls, data)
 
 
 class SavingState(StrEnum):
@@ -151,13 +134,7 @@ class SavingResult:
     learned: LearnedSetting | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            **asdict(self),
-            "periods": [
-                {"begin_s": p.begin_s, "setting": p.setting._asdict()} for p in self.periods
-            ],
-            "learned": None if self.learned is None else self.learned.to_dict(),
-        }
+        return to_plain(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "SavingResult":
@@ -165,17 +142,7 @@ class SavingResult:
         fault = shape_fault(data, cls)
         if fault:
             raise ConfigError(f"saving of a run: {fault}")
-        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
-        for name in ("saved_pct", "saved_j", "slowdown_pct", "expected_pct"):
-            if known.get(name) is not None:
-                known[name] = GainInterval(**known[name])
-        known["state"] = SavingState(known["state"])
-        known["periods"] = tuple(
-            SettingPeriod(p["begin_s"], _setting(p["setting"])) for p in known.get("periods", ())
-        )
-        if known.get("learned") is not None:
-            known["learned"] = LearnedSetting.from_dict(known["learned"])
-        return cls(**known)
+        return from_plain(cls, data)
 
 
 # The estimator. Slices follow one another. Where the setting changes, the logs of time and energy

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from wattloop.tune.segment import CapFound, Value
+from wattloop.core.records import from_plain, to_plain
+from wattloop.tune.segment import Value
 from wattloop.tune.space import configuration_key
-from wattloop.tune.strategies.race.runner import Runner, StartCost, TrainedSpan
+from wattloop.tune.strategies.race.runner import Runner
 
 
 @dataclass(slots=True)
@@ -39,19 +40,11 @@ class WarmStart:
         return [found[key] for found in (self.reached, self.short) if key in found]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            kind: {key: asdict(runner) for key, runner in getattr(self, kind).items()}
-            for kind in ("reached", "short")
-        }
+        return to_plain(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "WarmStart":
-        return cls(
-            *(
-                {key: _runner(one) for key, one in data.get(kind, {}).items()}
-                for kind in ("reached", "short")
-            )
-        )
+        return from_plain(cls, data)
 
 
 def _folded(known: Runner, new: Runner) -> Runner:
@@ -66,15 +59,3 @@ def _folded(known: Runner, new: Runner) -> Runner:
     new.capped.add(known.capped)
     new.uncapped.add(known.uncapped)
     return new
-
-
-def _runner(data: Mapping[str, Any]) -> Runner:
-    known = {name: data[name] for name in Runner.__slots__ if name in data}
-    for name in ("uncapped", "capped", "searching", "opening"):
-        known[name] = TrainedSpan(**known.get(name, {}))
-    known["start"] = StartCost(**known["start"]) if known.get("start") else None
-    known["points"] = [(epochs, best) for epochs, best in known["points"]]
-    if known.get("cap"):
-        probes = tuple(tuple(probe) for probe in known["cap"]["probes"])
-        known["cap"] = CapFound(**{**known["cap"], "probes": probes})
-    return Runner(**known)
