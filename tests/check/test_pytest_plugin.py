@@ -59,14 +59,14 @@ def spend(joules):
     counter.write_text(f"{int(counter.read_text()) + joules * 1_000_000}\\n")
 
 def test_step(energy):
-    spend(40)
+    spend(90)
     with energy.measure():
-        spend(5)
-    energy.assert_below("20 J")
-    assert energy.energy_j > 2
+        spend(15)
+    energy.assert_below("50 J")
+    assert energy.energy_j > 4
 
 def test_all_of_it(energy):
-    spend(10)
+    spend(60)
     energy.assert_below("5 J")
 """
 
@@ -74,14 +74,15 @@ def test_all_of_it(energy):
 def test_joules_of_a_block_and_of_a_whole_test(pytester: pytest.Pytester, sensed: Driver) -> None:
     """Promise: only the block counts where there is one; a limit that is broken fails the test.
 
-    The test advances the counter itself: how long it takes changes no energy.
+    The test advances the counter itself, so how long it takes changes no energy. The limit that is
+    broken is far below what is spent: on a busy machine a window is uncertain by several joules.
     """
     result = ran(pytester, BLOCKS.replace("SYS", repr(str(pytester.path / "sys"))))
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
             "energy: above: energy * J*(measured); limit 5.00 J",
-            "test_it.py::test_step *energy (measured) * J*limit 20.0 J  below",
+            "test_it.py::test_step *energy (measured) * J*limit 50.0 J  below",
         ]
     )
 
