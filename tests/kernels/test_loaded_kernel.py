@@ -10,7 +10,7 @@ from wattloop.kernels import load
 from wattloop.kernels.backend import BackendUnavailable, Unsupported
 from wattloop.kernels.device import Device, chosen_device
 from wattloop.kernels.kernel import DTYPES
-from wattloop.kernels.loaded_kernel import available_b, forget_peak, peak_b, refuse_if_too_large
+from wattloop.kernels.loaded_kernel import available_b, forget_peak, peak_b
 from wattloop.kernels.registry import KERNELS
 
 
@@ -75,10 +75,10 @@ def test_too_large_is_refused_before_anything_is_allocated() -> None:
 def test_memory_is_asked_for_with_room_for_temporaries() -> None:
     """A kernel whose arrays just fit does not fit: frameworks hold more."""
     kernel = KERNELS["triad"](10**9, DTYPES["fp32"])
-    refuse_if_too_large(kernel, None, "gpu")  # nobody knows
-    refuse_if_too_large(kernel, 20 * 10**9, "gpu")
+    kernel.check_memory(None, "gpu")  # unknown
+    kernel.check_memory(20 * 10**9, "gpu")
     with pytest.raises(ConfigError, match="free on the gpu"):
-        refuse_if_too_large(kernel, 12 * 10**9, "gpu")
+        kernel.check_memory(12 * 10**9, "gpu")
 
 
 def test_memory_is_read_from_the_kernel(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from wattloop.hardware.host import Host
 from wattloop.kernels.backend import ONE_THREAD, Backend, Unsupported
 from wattloop.kernels.device import Device, chosen_device
 from wattloop.kernels.kernel import Kernel, dtype_named
-from wattloop.kernels.loaded_kernel import available_b, refuse_if_too_large
+from wattloop.kernels.loaded_kernel import available_b
 from wattloop.kernels.registry import BACKENDS, KERNELS, backend_named, kernel_named, parse_size
 from wattloop.kernels.worker import KernelCase, KernelJob
 
@@ -185,7 +185,7 @@ def make_plan(choice: BenchRequest, host: Host) -> BenchPlan:
     device = choice.device.kind
     if device == "cpu":
         for problem in problems:
-            refuse_if_too_large(problem, available_b(host.procfs), "cpu")
+            problem.check_memory(available_b(host.procfs), "cpu")
     jobs: list[KernelJob] = []
     left_out: list[SkippedKernel] = []
     for name in choice.backends or BACKENDS:

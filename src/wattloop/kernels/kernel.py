@@ -9,8 +9,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.units import format_bytes
 
 Array = Any
+SCRATCH = 1.5
+"""Frameworks hold temporary arrays in addition to a kernel's own."""
+ALWAYS_B = 64 * 2**20
 
 
 class Dtype(NamedTuple):
@@ -156,6 +160,20 @@ class Kernel(ABC):
     def intensity(self) -> float | None:
         """Arithmetic intensity, FLOP per byte; None where no data has to be moved."""
         return self.flops / self.bytes_moved if self.bytes_moved else None
+
+    @property
+    def memory_b(self) -> int:
+        """Expected bytes of memory, temporary arrays of frameworks included."""
+        return int(self.bytes_moved * SCRATCH) + ALWAYS_B
+
+    def check_memory(self, free_b: int | None, device: str) -> None:
+        """Raise `ConfigError` where the kernel needs more than is free, if that is known."""
+        if free_b is not None and self.memory_b > free_b:
+            raise ConfigError(
+                f"{self.name} of size {self.size} in {self.dtype.name} needs about "
+                f"{format_bytes(self.memory_b)} of memory, {format_bytes(free_b)} are free on the "
+                f"{device}; use a smaller --sizes"
+            )
 
     @abstractmethod
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:

@@ -5,8 +5,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from wattloop.core.errors import ConfigError
-from wattloop.core.units import format_bytes
 from wattloop.kernels.backend import Backend
 from wattloop.kernels.kernel import Kernel, KernelCheck, dtype_named
 from wattloop.kernels.registry import backend_named, kernel_named, parse_size
@@ -33,11 +31,6 @@ def _field(path: Path, name: str) -> int | None:
     except OSError:
         return None
     return None if found is None else int(found[1]) * 1_024
-
-
-SCRATCH = 1.5
-"""Frameworks hold temporary arrays in addition to a kernel's own."""
-ALWAYS_B = 64 * 2**20
 
 
 class LoadedKernel:
@@ -93,21 +86,5 @@ def load(
     problem = kind(parse_size(kind, size), dtype_named(dtype))
     framework = backend_named(backend)(device=device, style=style, threads=threads)
     framework.accepts(problem)
-    free_b = framework.free_memory_b() if device == "gpu" else available_b()
-    refuse_if_too_large(problem, free_b, device)
+    problem.check_memory(framework.free_memory_b() if device == "gpu" else available_b(), device)
     return LoadedKernel(problem, framework)
-
-
-def needed_b(kernel: Kernel) -> int:
-    """Return the expected bytes of memory, temporary arrays of frameworks included."""
-    return int(kernel.bytes_moved * SCRATCH) + ALWAYS_B
-
-
-def refuse_if_too_large(kernel: Kernel, free_b: int | None, device: str) -> None:
-    """Raise `ConfigError` before anything is allocated."""
-    if free_b is not None and needed_b(kernel) > free_b:
-        raise ConfigError(
-            f"{kernel.name} of size {kernel.size} in {kernel.dtype.name} needs about "
-            f"{format_bytes(needed_b(kernel))} of memory, {format_bytes(free_b)} are free on the "
-            f"{device}; use a smaller --sizes"
-        )
