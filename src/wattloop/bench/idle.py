@@ -74,9 +74,7 @@ def idle_line(session: Session, how: str, device: str, on_window: Callable[[], N
         if how == "stored":
             raise MeterUnavailable("idle", "this machine has no idle line", "run 'wattloop idle'")
     fit = fit_idle(
-        lambda duration_s: _slept(session, duration_s),
-        WINDOWS_S[device],
-        lambda _: on_window(),
+        lambda duration_s: _slept(session, duration_s), WINDOWS_S[device], lambda _: on_window()
     )
     total_s = sum(WINDOWS_S[device])
     note = f"idle line fitted from {total_s:g} s before the kernels; 'wattloop idle' does it better"

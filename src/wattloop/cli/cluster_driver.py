@@ -15,10 +15,7 @@ from wattloop.core.files import user_path
 from wattloop.core.settings import STORE
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.schedule.driver.event_log import DriverLog, RoundReport
-from wattloop.schedule.driver.managed_cluster import (
-    ClusterOptions,
-    ManagedCluster,
-)
+from wattloop.schedule.driver.managed_cluster import ClusterOptions, ManagedCluster
 from wattloop.schedule.driver.power import Readings, no_readings
 from wattloop.schedule.driver.rounds import DecisionTable
 

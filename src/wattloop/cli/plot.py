@@ -458,11 +458,7 @@ class _Axes:
         self._cells[cell] = (bits | DOTS[y % 4][x % 2], series)
 
     def _segment(
-        self,
-        start: tuple[float, float],
-        end: tuple[float, float],
-        series: int,
-        every: int = 1,
+        self, start: tuple[float, float], end: tuple[float, float], series: int, every: int = 1
     ) -> None:
         (x0, y0), (x1, y1) = self._dots(start), self._dots(end)
         steps = max(abs(x1 - x0), abs(y1 - y0), 1)

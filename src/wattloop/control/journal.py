@@ -14,12 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.control.lever import Lever, Setting
-from wattloop.control.lock import (
-    Owner,
-    close_private,
-    keep_private,
-    lock_holder,
-)
+from wattloop.control.lock import Owner, close_private, keep_private, lock_holder
 from wattloop.core.errors import LeverError
 from wattloop.core.files import (
     CLOSE_ON_EXEC,

@@ -490,12 +490,7 @@ def card_markdown(card: Card) -> str:
     lines = [f"## Energy card: {as_cell(card.model)}", "", f"Trained {day}, run `{card.run_id}`."]
     for section in card.sections:
         rows = [
-            (
-                figure.label,
-                f"**{figure.shown}**",
-                figure.provenance or "–",
-                figure.note or "–",
-            )
+            (figure.label, f"**{figure.shown}**", figure.provenance or "–", figure.note or "–")
             for figure in section.figures
         ]
         lines += ["", f"### {section.heading}", "", table(HEADERS, rows)]

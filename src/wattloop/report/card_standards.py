@@ -118,10 +118,7 @@ def _boamps(card: Card, stated: Mapping[str, Any]) -> str:
             "reportId": str(uuid5(NAMESPACE_URL, f"wattloop:{card.run_id}")),
             "reportDatetime": began,
             "reportStatus": "draft",
-            "publisher": {
-                "name": stated.get("publisher"),
-                "confidentialityLevel": "public",
-            },
+            "publisher": {"name": stated.get("publisher"), "confidentialityLevel": "public"},
         },
         "task": {
             "taskStage": stated.get("training_type") or "training",

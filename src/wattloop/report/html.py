@@ -7,16 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from wattloop.core.table import Table
-from wattloop.report.document import (
-    Badges,
-    Block,
-    Chart,
-    Document,
-    Facts,
-    Note,
-    Paragraph,
-    Section,
-)
+from wattloop.report.document import Badges, Block, Chart, Document, Facts, Note, Paragraph, Section
 from wattloop.report.figures.render import drawing_scripts, is_wide, style_sheet
 
 _e = html.escape

@@ -11,15 +11,7 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.table import Table
-from wattloop.report.document import (
-    Badges,
-    Block,
-    Chart,
-    Document,
-    Facts,
-    Note,
-    Paragraph,
-)
+from wattloop.report.document import Badges, Block, Chart, Document, Facts, Note, Paragraph
 from wattloop.report.figures.render import image_of, needs_libraries
 
 REMEDY = "pip install 'wattloop[report]'"

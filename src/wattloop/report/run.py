@@ -26,11 +26,7 @@ from wattloop.core.units import (
     short_energy,
 )
 from wattloop.integrations.run_phases import StepTotals
-from wattloop.integrations.serving import (
-    ServingTotals,
-    read_serving_points,
-    read_serving_totals,
-)
+from wattloop.integrations.serving import ServingTotals, read_serving_points, read_serving_totals
 from wattloop.integrations.stored_steps import read_step_points, read_step_totals
 from wattloop.report.document import (
     Badges,

@@ -20,12 +20,7 @@ from wattloop.report.stored_results import read_search, search_table
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.trials.experiment_lock import with_status_now
-from wattloop.tune.results import (
-    CandidateResult,
-    SearchSummary,
-    epoch_rows,
-    parameter_columns,
-)
+from wattloop.tune.results import CandidateResult, SearchSummary, epoch_rows, parameter_columns
 from wattloop.tune.search_store import OVER
 
 ROWS_SHOWN = 40
@@ -55,9 +50,7 @@ def findings_blocks(found: Findings) -> list[Block]:
 
 
 def analysis_section(
-    heading: str,
-    analysis: Callable[[], Findings],
-    figures: Callable[[Any], Mapping[str, Any]],
+    heading: str, analysis: Callable[[], Findings], figures: Callable[[Any], Mapping[str, Any]]
 ) -> Section:
     """Return the section of one analysis, or the reason why it cannot be made."""
     try:
@@ -247,10 +240,7 @@ def value_text(value: Any) -> str:
 
 
 def candidates_table(
-    candidates: Sequence[CandidateResult],
-    summary: SearchSummary,
-    experiment: Experiment,
-    most: int,
+    candidates: Sequence[CandidateResult], summary: SearchSummary, experiment: Experiment, most: int
 ) -> Table:
     """Return a row per configuration, the best first."""
     quality: Mapping[str, Any] = experiment.facts.get("quality") or {}

@@ -8,16 +8,7 @@ from wattloop.accounting.summary import GpuPrice
 from wattloop.analyze.intervals import Estimate
 from wattloop.core.table import Table
 from wattloop.core.units import format_duration, format_energy, format_power
-from wattloop.report.document import (
-    Block,
-    Chart,
-    Document,
-    Fact,
-    Facts,
-    Note,
-    Paragraph,
-    Section,
-)
+from wattloop.report.document import Block, Chart, Document, Fact, Facts, Note, Paragraph, Section
 from wattloop.report.figures.sweep import (
     cap_figures,
     scaling_figures,

@@ -275,12 +275,7 @@ def _variation(first: Sequence[float], second: Sequence[float], same: bool) -> V
 
 
 def _verdict(
-    first: RunRecord,
-    record: RunRecord,
-    what: str,
-    cell: Cell,
-    time: Cell,
-    varied: Variation | None,
+    first: RunRecord, record: RunRecord, what: str, cell: Cell, time: Cell, varied: Variation | None
 ) -> str:
     same = first.name == record.name
     base, name = (r.run_id if same or not r.name else r.name for r in (first, record))

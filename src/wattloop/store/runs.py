@@ -124,11 +124,7 @@ def find_run(store: Store, reference: str, *, by_name: bool = False) -> RunRecor
     return _counting(store, found[0]) if reference == "last" else found[0]
 
 
-EFFICIENCIES = {
-    "cpu": "cpu_efficiency",
-    "gpu": "gpu_efficiency",
-    "node": "global_efficiency",
-}
+EFFICIENCIES = {"cpu": "cpu_efficiency", "gpu": "gpu_efficiency", "node": "global_efficiency"}
 """Name in the accounting of a run -> column of a table of trials."""
 
 

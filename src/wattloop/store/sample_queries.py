@@ -17,10 +17,7 @@ WHOLE: Span = (None, None)
 
 
 def read_samples(
-    store: Store,
-    run_id: str,
-    series: Series,
-    span: Span = WHOLE,
+    store: Store, run_id: str, series: Series, span: Span = WHOLE
 ) -> tuple[array[float], array[float]]:
     """Return (times, raw values) of one series; NaN marks a gap."""
     table = sample_chunks
@@ -59,11 +56,7 @@ def _cut(
 
 
 def read_curve(
-    store: Store,
-    run_id: str,
-    series: Series,
-    max_points: int = 2_000,
-    span: Span = WHOLE,
+    store: Store, run_id: str, series: Series, max_points: int = 2_000, span: Span = WHOLE
 ) -> Curve:
     """Return the finest level with at most `max_points` points within `span`, or single samples.
 

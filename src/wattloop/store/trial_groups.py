@@ -9,16 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    CompoundSelect,
-    FromClause,
-    exists,
-    func,
-    inspect,
-    or_,
-    select,
-)
+from sqlalchemy import ColumnElement, CompoundSelect, FromClause, exists, func, inspect, or_, select
 
 from wattloop.core.records import Provenance
 from wattloop.store.database import Store

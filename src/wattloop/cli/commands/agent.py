@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 ConfigFile = Annotated[str | None, option("--config FILE", "agent.yaml (docs/agent.md).")]
 Node = Annotated[
-    str | None,
-    option("--node NAME", "This node's name in Slurm (default: the host's)."),
+    str | None, option("--node NAME", "This node's name in Slurm (default: the host's).")
 ]
 
 

@@ -71,12 +71,7 @@ def collect_command(
         with closing(SampleFile(path, resume=resume)) as file, _progress() as progress:
             try:
                 results = collect(
-                    bench,
-                    sensor,
-                    file,
-                    sections=chosen,
-                    budget_s=60 * minutes,
-                    progress=progress,
+                    bench, sensor, file, sections=chosen, budget_s=60 * minutes, progress=progress
                 )
             except KeyboardInterrupt:
                 again = f"wattloop calibrate collect -o {path} --resume"

@@ -108,12 +108,7 @@ def find_command(  # noqa: PLR0913 - one parameter per option
     levers = find_levers(settings=settings)
     plan = cap_plan(levers, job_gpus(levers) if gpus is None else gpus, caps)
     finder = CapFinder(
-        plan.caps_w,
-        metric,
-        k,
-        noise=noise / 100,
-        devices=len(plan.levers),
-        most_probes=probes,
+        plan.caps_w, metric, k, noise=noise / 100, devices=len(plan.levers), most_probes=probes
     )
     if dry_run:
         present(

@@ -7,15 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wattloop.cli.app import Verb
-from wattloop.cli.options import (
-    Config,
-    Devices,
-    JsonFile,
-    Meters,
-    file_option,
-    option,
-    settings_of,
-)
+from wattloop.cli.options import Config, Devices, JsonFile, Meters, file_option, option, settings_of
 from wattloop.cli.output import present, print_rows, write_text
 from wattloop.cli.progress import counted
 from wattloop.control.lever import LeverState, format_setting

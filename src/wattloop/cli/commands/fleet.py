@@ -90,10 +90,7 @@ def list_(*, file: TokensFile, json: JsonFile = None) -> None:
 
 @tokens.command("revoke", example="wattloop fleet tokens revoke n1 --file tokens.json")
 def revoke(
-    name: str = argument(None, "What it is called."),
-    *,
-    file: TokensFile,
-    json: JsonFile = None,
+    name: str = argument(None, "What it is called."), *, file: TokensFile, json: JsonFile = None
 ) -> None:
     """Revoke a token; a running server refuses it within a second."""
     from wattloop.fleet.tokens import revoke_token
@@ -104,11 +101,7 @@ def revoke(
 
 
 @app.command("nodes", example="wattloop fleet nodes\nwattloop fleet nodes node7")
-def nodes(
-    node: str = argument("NODE", "Only this one.", ""),
-    *,
-    given: StoreOptions,
-) -> None:
+def nodes(node: str = argument("NODE", "Only this one.", ""), *, given: StoreOptions) -> None:
     """Show what is wrong on each node: silence, faults, sensors that are not read, failed runs.
 
     The server stores what agents say every few seconds; runs are read from the same store.
@@ -139,15 +132,7 @@ def nodes(
             )
             for one in found
         ]
-        heads = (
-            "node",
-            "state",
-            "power",
-            "heard",
-            "last run",
-            "runs, 7 d",
-            "energy, 7 d",
-        )
+        heads = ("node", "state", "power", "heard", "last run", "runs, 7 d", "energy, 7 d")
         print_rows(heads, rows, spare=heads[:3:-1])
         for one in found:
             for fault in one.faults:

@@ -99,11 +99,7 @@ def _print_characterize(found: Mapping[str, Any]) -> None:
     if found["note"]:
         say(f"wattloop: {found['note']}")
     if found["best"]:
-        print_rows(
-            BEST_COLUMNS,
-            best_rows(found),
-            spare=("of", "how"),
-        )
+        print_rows(BEST_COLUMNS, best_rows(found), spare=("of", "how"))
 
 
 def _print_simulate(found: Mapping[str, Any]) -> None:

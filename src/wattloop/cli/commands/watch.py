@@ -207,11 +207,7 @@ def gpu_lines(gpu: GpuView, room: int) -> list[list[tuple[str, str]]]:
 
 
 def _bar(
-    name: str,
-    value: float | None,
-    most: float | None,
-    shown: Callable[[float], str],
-    width: int,
+    name: str, value: float | None, most: float | None, shown: Callable[[float], str], width: int
 ) -> list[tuple[str, str]]:
     if value is None:
         return []
@@ -434,12 +430,7 @@ def _once(view: SnapshotSource, users: GpuUsers, is_run: bool, *, quiet: bool) -
 
 
 def _repeatedly(
-    view: SnapshotSource,
-    users: GpuUsers,
-    seconds: float | None,
-    refresh: float,
-    *,
-    quiet: bool,
+    view: SnapshotSource, users: GpuUsers, seconds: float | None, refresh: float, *, quiet: bool
 ) -> LiveSnapshot | None:
     """Yield readings until the time is over, the run has ended, or ctrl-C."""
     shown: AbstractContextManager[Callable[[LiveSnapshot], None]]

@@ -130,10 +130,7 @@ def mark(
 
 
 def layers(
-    *parts: Spec,
-    rows: Rows | None = None,
-    size: tuple[float, float] | None = None,
-    **channels: Any,
+    *parts: Spec, rows: Rows | None = None, size: tuple[float, float] | None = None, **channels: Any
 ) -> Spec:
     """Return marks above each other, with the data and channels that they share."""
     data = {} if rows is None else {"data": rows_data(rows)}

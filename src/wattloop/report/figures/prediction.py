@@ -68,10 +68,7 @@ def parts_figure(bars: Mapping[str, Mapping[str, float]], subtitle: str) -> Spec
         x=channel("share:Q", None, axis={"format": "%"}, scale={"domain": [0, 1]}),
         color=colour("part", order) | {"scale": _coloured(order)},
         order=channel("rank:Q"),
-        tooltip=[
-            channel("part:N", "Part"),
-            channel("share:Q", "Share", format=".1%"),
-        ],
+        tooltip=[channel("part:N", "Part"), channel("share:Q", "Share", format=".1%")],
     )
     return {**styled(chart, "Where it goes", subtitle), "height": {"step": 44}}
 

@@ -55,9 +55,7 @@ def power_figure(
     part = scope.upper() if scope in ("gpu", "cpu") else scope
     highest_w = max(tdp_w, *(row["power_w"] for row in rows))
     y = channel(
-        "power_w:Q",
-        f"Power of {part} (W)",
-        scale={"domain": [0, 1.1 * highest_w], "nice": False},
+        "power_w:Q", f"Power of {part} (W)", scale={"domain": [0, 1.1 * highest_w], "nice": False}
     )
     curves = layers(
         mark("area", {"opacity": 0.15}, y=channel("power_w:Q", stack=None)),

@@ -88,10 +88,7 @@ def matrix_figures(found: Matrix) -> dict[str, Spec]:
         ),
         # neighbours differ, and ten parameters need more than eight colours
         color=channel(
-            "parameter:N",
-            sort=order,
-            legend=None,
-            scale=in_turn(order, (PALETTE[0], PALETTE[6])),
+            "parameter:N", sort=order, legend=None, scale=in_turn(order, (PALETTE[0], PALETTE[6]))
         ),
         opacity=channel("share:Q", legend=None, scale={"domain": [0, 1], "range": [0, 1]}),
         tooltip=["run:N", "level:N", channel("value:Q", found.metric)],
@@ -378,10 +375,7 @@ def rate_figure(swept: SweptRates, *, said: str = "") -> Spec | None:
         mark("point", {"filled": True, "size": 35, **style}),
         rows=rows,
         x=channel(
-            "rate:Q",
-            "Learning rate",
-            scale={"type": "log", "nice": False},
-            axis={"format": "~g"},
+            "rate:Q", "Learning rate", scale={"type": "log", "nice": False}, axis={"format": "~g"}
         ),
         y=channel("loss:Q", "Loss", scale={"zero": False}),
         tooltip=["rate:Q", "loss:Q"],

@@ -4,16 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from wattloop.report.figures.chart import (
-    GREY,
-    Spec,
-    channel,
-    colour,
-    layers,
-    mark,
-    ringed,
-    styled,
-)
+from wattloop.report.figures.chart import GREY, Spec, channel, colour, layers, mark, ringed, styled
 from wattloop.sweep.result import (
     EDP,
     ENERGY,

@@ -137,11 +137,7 @@ def _one(value: Callable[["RunRecord"], float | None]) -> Callable[["RunRecord"]
 
 
 _FAMILIES: list[tuple[str, str, Callable[["RunRecord"], Iterable[Sample]]]] = [
-    (
-        "wattloop_run_energy_joules",
-        "Energy of the run by domain; add up only in_total.",
-        _energy,
-    ),
+    ("wattloop_run_energy_joules", "Energy of the run by domain; add up only in_total.", _energy),
     (
         "wattloop_run_energy_uncertainty_joules",
         "Half-width of the interval around the sum of the domains in total.",

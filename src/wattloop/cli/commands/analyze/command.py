@@ -280,10 +280,7 @@ def top_command(
 
 @app.command("quotient", example="wattloop analyze quotient last")
 def quotient_command(
-    source: Source,
-    *,
-    equation: QuotientOptions,
-    request: AnalysisOptions,
+    source: Source, *, equation: QuotientOptions, request: AnalysisOptions
 ) -> None:
     """Show accuracy per energy of each run, best first (GreenScreen, equation 1)."""
     table = read_source(source, request)

@@ -101,10 +101,7 @@ def run_command(*, options: KubernetesOptions) -> None:
     """
     from wattloop.fleet.kubernetes.api_client import KubernetesClient
     from wattloop.schedule.driver.event_log import DriverLog
-    from wattloop.schedule.driver.managed_cluster import (
-        DriverSettings,
-        build_managed_cluster,
-    )
+    from wattloop.schedule.driver.managed_cluster import DriverSettings, build_managed_cluster
     from wattloop.schedule.driver.rounds import run_loop
     from wattloop.schedule.kubernetes.driver import (
         DriverLease,

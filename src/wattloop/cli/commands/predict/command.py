@@ -210,11 +210,7 @@ def _check_alone(run: str, stated: Mapping[str, object]) -> None:
 
 
 def _show_job(
-    run: str,
-    names: Sequence[str],
-    settings: Settings,
-    price: GpuPrice | None,
-    given: StoreOptions,
+    run: str, names: Sequence[str], settings: Settings, price: GpuPrice | None, given: StoreOptions
 ) -> None:
     """Print a measured run as it would be on other GPUs."""
     with given.open_store() as place:

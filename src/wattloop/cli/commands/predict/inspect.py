@@ -5,22 +5,12 @@ from typing import Any
 
 import typer
 
-from wattloop.cli.commands.predict.options import (
-    SaveWorkload,
-    WorkloadOptions,
-    with_options_named,
-)
+from wattloop.cli.commands.predict.options import SaveWorkload, WorkloadOptions, with_options_named
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import UNKNOWN, present, print_rows, say
 from wattloop.core.records import picked
 from wattloop.core.units import format_bytes, format_duration, format_share
-from wattloop.predict.breakdown import (
-    WorkPart,
-    by_kind,
-    by_module,
-    by_phase,
-    operation_times_s,
-)
+from wattloop.predict.breakdown import WorkPart, by_kind, by_module, by_phase, operation_times_s
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.workload.workload import Workload
 

@@ -138,11 +138,7 @@ def show_parallel(
     """Predict one step of a layout, and print it."""
     from wattloop.hardware.gpus import gpu_named
     from wattloop.predict.parallel.layout import Layout
-    from wattloop.predict.parallel.model import (
-        ParallelQuestion,
-        predict_parallel,
-        usual_sequence,
-    )
+    from wattloop.predict.parallel.model import ParallelQuestion, predict_parallel, usual_sequence
     from wattloop.predict.serving import decoder_named
 
     gpu = gpu_named(work.gpu)

@@ -20,13 +20,7 @@ from wattloop.core.units import (
 from wattloop.predict.comparison import Axis, ComparisonPoint, best_points, unsure_gpus
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.prediction import Interval
-from wattloop.predict.run_total import (
-    JobOnGpu,
-    PredictedAmount,
-    RunTotal,
-    interval_text,
-    job_table,
-)
+from wattloop.predict.run_total import JobOnGpu, PredictedAmount, RunTotal, interval_text, job_table
 
 SMALL_SHARE = 0.01
 """Terms below it are not listed: they are noise to a reader."""

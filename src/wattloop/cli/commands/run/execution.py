@@ -49,9 +49,7 @@ NOT_MEASURED = "wattloop: nothing was measured"
 
 
 def print_summary(
-    done: CommandRun,
-    totals: "StepTotals | None" = None,
-    serving: "ServingTotals | None" = None,
+    done: CommandRun, totals: "StepTotals | None" = None, serving: "ServingTotals | None" = None
 ) -> None:
     """Print one line for logs, lines for steps, phases and a server; a table on a terminal."""
     run = done.run
@@ -240,10 +238,7 @@ class RunOptions:
     meters: Meters = None
     share: Annotated[
         str | None,
-        option(
-            "--share HOW",
-            "device: all of each device. process: the program's part, modelled.",
-        ),
+        option("--share HOW", "device: all of each device. process: the program's part, modelled."),
     ] = None
     pue: Pue = None
     zone: Zone = None

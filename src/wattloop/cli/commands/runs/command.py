@@ -10,11 +10,7 @@ import typer
 
 from wattloop.cli.app import StoreOptions, Verb
 from wattloop.cli.options import argument, option
-from wattloop.cli.output import (
-    is_terminal,
-    say,
-    write_json,
-)
+from wattloop.cli.output import is_terminal, say, write_json
 from wattloop.cli.plot import add_plot_command
 from wattloop.cli.stored import chosen, nothing_yet, open_user_store, run_filter
 from wattloop.core.errors import ConfigError
@@ -263,11 +259,7 @@ def _export_to(tracker: str, into: str | None, names: list[str], given: StoreOpt
 
 
 @app.command("compare", example="wattloop runs compare before after")
-def compare_command(
-    runs: Runs,
-    *,
-    given: StoreOptions,
-) -> None:
+def compare_command(runs: Runs, *, given: StoreOptions) -> None:
     """Compare runs with the first one: energy, time, power and EDP per scope, cost of a step."""
     from wattloop.cli.commands.runs import view
     from wattloop.integrations.stored_steps import read_repeats, read_step_costs
@@ -282,9 +274,7 @@ def compare_command(
 
 @app.command("import", example="wattloop runs import emissions.csv")
 def import_command(
-    file: Path = argument("FILE", "An emissions.csv of CodeCarbon."),
-    *,
-    given: StoreOptions,
+    file: Path = argument("FILE", "An emissions.csv of CodeCarbon."), *, given: StoreOptions
 ) -> None:
     """Import runs that CodeCarbon recorded; runs already stored are not changed."""
     from wattloop.store.formats.codecarbon import import_codecarbon, read_codecarbon
@@ -319,10 +309,7 @@ def copy_command(
 
 @app.command("delete", example="wattloop runs delete 20260131-0800")
 def delete_command(
-    runs: Runs,
-    *,
-    yes: bool = option("--yes -y", "Do not ask.", False),
-    given: StoreOptions,
+    runs: Runs, *, yes: bool = option("--yes -y", "Do not ask.", False), given: StoreOptions
 ) -> None:
     """Delete runs with their samples. This cannot be undone."""
     from wattloop.store.runs import delete_run

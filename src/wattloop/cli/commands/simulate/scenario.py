@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 Seeds = Annotated[
     str | None,
-    option(
-        "--seeds -s SEEDS",
-        "How many, 0..99, or a list such as 3,5 (default: the scenario's).",
-    ),
+    option("--seeds -s SEEDS", "How many, 0..99, or a list such as 3,5 (default: the scenario's)."),
 ]
 Variant = Annotated[str | None, option("--variant NAME", "Only this variant of the scenario.")]
 Workers = Annotated[int | None, option("--workers -w", "Processes (default: one per processor).")]
