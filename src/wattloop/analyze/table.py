@@ -122,8 +122,6 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f"did you mean '{lower[near[0]]}'?" if near else f"known are {', '.join(known)}"
 
 
-# The one input of all analyses: rows of parameters and results.
-#
 # table = read_csv("runs.csv")
 # table = table_of(rows, name="search-...", parameters=["lr", "batch_size"])
 
@@ -165,7 +163,6 @@ class RunTable:
         return len(self.names)
 
     def column(self, name: str) -> tuple[Value, ...]:
-        """Return the values of a column."""
         if name not in self.columns:
             first = [c for c in (*self.parameters, *self.results) if c in self.columns]
             known = list(dict.fromkeys([*first, *self.columns]))

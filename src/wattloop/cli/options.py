@@ -46,11 +46,6 @@ def settings_of(
     return settings
 
 
-# Options: their declaration, those that several verbs share, and groups of them.
-#
-# `cli.app.Verb` hands them to typer; `wattloop run` reads its own without loading it.
-
-
 class OptionSpec(NamedTuple):
     """Declaration of an option, or of a positional argument, which has no names."""
 
@@ -80,7 +75,6 @@ def file_option(names: str, text: str, default: Any = ...) -> Any:
 
 
 def argument(metavar: str | None, text: str, default: Any = ...) -> Any:
-    """Return a positional argument."""
     return OptionSpec((), metavar, text, default)
 
 

@@ -43,7 +43,6 @@ def shown_width(text: str) -> int:
 
 
 def column_widths(lines: Sequence[Line]) -> list[int]:
-    """Return the widest cell of each column."""
     return [max(map(shown_width, column)) for column in zip(*lines, strict=True)]
 
 
@@ -220,7 +219,6 @@ class TerminalText:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return True when the stream is a terminal."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # closed

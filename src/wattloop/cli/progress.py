@@ -101,7 +101,6 @@ class Bar:
             self._progress.advance(self._task, by)
 
     def update(self, done: float, of: float) -> None:
-        """Set the amount done, and the total."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done, total=of)
 

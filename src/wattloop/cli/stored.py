@@ -96,7 +96,6 @@ def run_filter(
     job: str | None = None,
     since: str | None = None,
 ) -> "RunFilter":
-    """Return the filter that the options describe."""
     from wattloop.store.runs import RunFilter
 
     if status is not None and status not in list(RunStatus):

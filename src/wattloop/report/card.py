@@ -292,7 +292,6 @@ class Card:
     notes: tuple[str, ...]
 
     def figure(self, key: str) -> CardFigure:
-        """Return the line of this key."""
         return next(f for section in self.sections for f in section.figures if f.key == key)
 
     def to_dict(self) -> dict[str, Any]:
@@ -597,7 +596,6 @@ def _figure(page: "_Page", figure: CardFigure) -> None:
 
 
 def _alternative(card: Card) -> str:
-    """Return the alternative text of the SVG."""
     return "; ".join(
         f"{section.heading}, {figure.label}: {figure.shown}"
         + (f" ({figure.provenance})" if figure.provenance else "")

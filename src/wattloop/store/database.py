@@ -50,7 +50,6 @@ def needs_driver(module: str, where: str) -> None:
 
 
 def translated(error: SQLAlchemyError, where: str) -> StoreError:
-    """Return the `StoreError` for an error of the database."""
     if isinstance(error, DBAPIError):
         if isinstance(error.orig, sqlite3.Error):
             return _from_sqlite(error.orig, where)
@@ -155,7 +154,6 @@ class Store:
         return self._transaction(write=True)
 
     def close(self) -> None:
-        """Close all connections."""
         self._engine.dispose()
 
     def __enter__(self) -> "Store":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     Column,
     ColumnElement,
+    Connection,
     Select,
     String,
     Text,
@@ -59,7 +60,8 @@ def find_job_members(store: Store, reference: str = "last") -> JobMembers:
         RunNotFound: no such job or run, or a run that is not part of any job.
     """
     anchor = _anchor(store, reference)
-    name = _job_name(anchor)
+    # a run without a job names the job of those that it started
+    name = str(anchor.job["id"]) if anchor.job else anchor.run_id
     members = list_runs(store, RunFilter(job=name)) + _launching_run(store, name)
     attempts = _attempts(members or [anchor])
     mine = next(a for a in attempts if any(r.run_id == anchor.run_id for r in a))
@@ -87,7 +89,6 @@ def stored_journal(store: Store, record: RunRecord) -> Journal:
 
 
 def _anchor(store: Store, reference: str) -> RunRecord:
-    """Return a run of the requested job."""
     named = list_runs(store, RunFilter(job=reference))
     if named:
         return named[0]
@@ -104,13 +105,6 @@ def _launching_run(store: Store, name: str) -> list[RunRecord]:
     except RunNotFound:
         return []
     return [record] if record.run_id == name and not record.job else []
-
-
-def _job_name(record: RunRecord) -> str:
-    """Return the name of a run's job; a run without a job names the job of those that it
-    started.
-    """
-    return str(record.job["id"]) if record.job else record.run_id
 
 
 def _attempts(members: Sequence[RunRecord]) -> list[list[RunRecord]]:
@@ -131,16 +125,11 @@ GRID_J: ColumnElement[Any] = func.coalesce(jobs.c.facility_j, jobs.c.energy_j)
 """Energy that is paid for: with the room's, where it is known."""
 SORTS: Mapping[str, ColumnElement[Any]] = {
     "started": jobs.c.started_wall_s,
-    "name": jobs.c.name,
     "duration": jobs.c.duration_s,
     "energy": jobs.c.energy_j,
     "cost": GRID_J,
     "carbon": jobs.c.carbon_g,
-    "cluster": jobs.c.cluster,
-    "partition": jobs.c.partition,
-    "project": jobs.c.project,
-    "label": jobs.c.label,
-    "status": jobs.c.status,
+    **{n: jobs.c[n] for n in ("name", "cluster", "partition", "project", "label", "status")},
     "nodes": jobs.c.nodes,
 }
 
@@ -276,8 +265,17 @@ def _job_page(
 
 def job_totals(store: Store, wanted: JobFilter | None = None) -> JobTotals:
     """Return totals of all matching jobs; the database reads each of them."""
+    is_measured = jobs.c.provenance == Provenance.MEASURED.value
+    summed = (jobs.c.energy_j, jobs.c.facility_j, jobs.c.carbon_g)
+    query = select(
+        func.count(),
+        func.count().filter(jobs.c.in_totals),
+        *(func.sum(column).filter(jobs.c.in_totals) for column in summed),
+        *(func.count(column).filter(jobs.c.in_totals) for column in summed),
+        func.coalesce(func.sum(jobs.c.quarantined), 0),
+        func.count(jobs.c.energy_j).filter(jobs.c.in_totals, is_measured),
+    ).where(*_conditions(wanted or JobFilter()))
     with store.reading() as connection:
-        query = _totals(_conditions(wanted or JobFilter()))
         return JobTotals(*connection.execute(query).one())
 
 
@@ -391,29 +389,6 @@ def known_values(store: Store, name: str) -> list[str]:
         return [str(value) for value in connection.execute(query).scalars()]
 
 
-def _totals(conditions: list[ColumnElement[bool]]) -> Select[Any]:
-    def of(column: ColumnElement[Any]) -> ColumnElement[Any]:
-        return func.sum(column).filter(jobs.c.in_totals)
-
-    def known(column: ColumnElement[Any]) -> ColumnElement[Any]:
-        return func.count(column).filter(jobs.c.in_totals)
-
-    return select(
-        func.count(),
-        func.count().filter(jobs.c.in_totals),
-        of(jobs.c.energy_j),
-        of(jobs.c.facility_j),
-        of(jobs.c.carbon_g),
-        known(jobs.c.energy_j),
-        known(jobs.c.facility_j),
-        known(jobs.c.carbon_g),
-        func.coalesce(func.sum(jobs.c.quarantined), 0),
-        func.count(jobs.c.energy_j).filter(
-            jobs.c.in_totals, jobs.c.provenance == Provenance.MEASURED.value
-        ),
-    ).where(*conditions)
-
-
 def _conditions(
     wanted: JobFilter, or_named: ColumnElement[str] | None = None
 ) -> list[ColumnElement[bool]]:
@@ -458,27 +433,20 @@ AT_ONCE = 500
 def fill_jobs(store: Store) -> int:
     """Insert jobs for runs that were stored before jobs had rows; return the number of runs."""
     query = select(runs.c.run_id, runs.c.body).where(runs.c.job_key.is_(None))
-    query = query.order_by(runs.c.started_wall_s).limit(AT_ONCE)
-    filled = 0
-    while True:
-        with store.writing() as connection:
-            found = connection.execute(query).all()
-            if not found:
-                return filled
-            keys = set()
-            for run_id, body in found:
-                record = read_record(body)
-                keys.add(job_key := job_key_in(connection, record))
-                mine, facts = runs.c.run_id == run_id, facts_row(record)
-                connection.execute(update(runs).where(mine).values(job_key=job_key))
-                connection.execute(
-                    update(run_facts)
-                    .where(run_facts.c.run_id == run_id)
-                    .values(efficiency=facts["efficiency"], job_nodes=facts["job_nodes"])
-                )
-            for job_key in sorted(keys):  # in one order, which prevents deadlocks
-                refresh_job_in(connection, job_key)
-        filled += len(found)
+
+    def fill(connection: Connection, found: Sequence[Any]) -> Iterator[str]:
+        for run_id, body in found:
+            record = read_record(body)
+            yield (job_key := job_key_in(connection, record))
+            facts = facts_row(record)
+            connection.execute(update(runs).where(runs.c.run_id == run_id).values(job_key=job_key))
+            connection.execute(
+                update(run_facts)
+                .where(run_facts.c.run_id == run_id)
+                .values(efficiency=facts["efficiency"], job_nodes=facts["job_nodes"])
+            )
+
+    return _fill(store, query.order_by(runs.c.started_wall_s), fill)
 
 
 def fill_run_facts(store: Store) -> int:
@@ -487,16 +455,27 @@ def fill_run_facts(store: Store) -> int:
         select(runs.c.body, runs.c.job_key)
         .outerjoin(run_facts, run_facts.c.run_id == runs.c.run_id)
         .where(run_facts.c.run_id.is_(None))
-        .limit(AT_ONCE)
     )
+
+    def fill(connection: Connection, found: Sequence[Any]) -> Iterator[str]:
+        connection.execute(insert(run_facts), [facts_row(read_record(body)) for body, _ in found])
+        yield from (key for _, key in found if key is not None)
+
+    return _fill(store, query, fill)
+
+
+def _fill(
+    store: Store, query: Select[Any], fill: Callable[[Connection, Sequence[Any]], Iterable[str]]
+) -> int:
+    """Pass the rows that `query` finds to `fill`, some at a time, until none is left; refresh the
+    jobs whose keys it returns.
+    """
     filled = 0
     while True:
         with store.writing() as connection:
-            found = connection.execute(query).all()
+            found = connection.execute(query.limit(AT_ONCE)).all()
             if not found:
                 return filled
-            rows = [facts_row(read_record(body)) for body, _ in found]
-            connection.execute(insert(run_facts), rows)
-            for job_key in sorted({key for _, key in found if key is not None}):
+            for job_key in sorted(set(fill(connection, found))):  # one order prevents deadlocks
                 refresh_job_in(connection, job_key)
         filled += len(found)

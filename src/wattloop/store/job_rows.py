@@ -15,13 +15,8 @@ from wattloop.store.schema import jobs, run_facts, runs
 # however many nodes measured it. Any other run is its own job.
 
 _COLUMNS = (
-    *(runs.c.run_id, runs.c.job_id, runs.c.name, runs.c.status, runs.c.kind, runs.c.host),
-    *(runs.c.user_name, runs.c.parent_run_id, runs.c.started_wall_s, runs.c.duration_s),
-    *(runs.c.energy_j, runs.c.uncertainty_j, runs.c.counted, runs.c.quarantine),
-    *(run_facts.c.cluster, run_facts.c.partition, run_facts.c.project, run_facts.c.exclusive),
-    *(run_facts.c.device, run_facts.c.label, run_facts.c.insights, run_facts.c.provenance),
-    *(run_facts.c.complete, run_facts.c.facility_j, run_facts.c.carbon_g, run_facts.c.efficiency),
-    run_facts.c.job_nodes,
+    *(column for column in runs.c if column.name != "body"),
+    *(column for column in run_facts.c if column.name != "run_id"),
 )
 
 

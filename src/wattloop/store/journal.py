@@ -98,7 +98,6 @@ def block_from(payload: bytes) -> SampleBlock:
 
 
 def pack_frame(kind: bytes, payload: bytes) -> bytes:
-    """Pack a frame of any kind."""
     return FRAME.pack(len(payload), zlib.crc32(payload), kind) + payload
 
 

@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from operator import add
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, exists, func, select, update
 
@@ -52,8 +53,7 @@ class Retention:
         return cls(**ages)
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(NamedTuple):
     """Numbers of runs by dropped data, and their size."""
 
     samples: int = 0
@@ -220,9 +220,4 @@ def _payload_b(connection: Connection, table: Table, condition: ColumnElement[bo
 
 
 def _sum(one: Dropped, other: Dropped) -> Dropped:
-    return Dropped(
-        one.samples + other.samples,
-        one.levels + other.levels,
-        one.runs + other.runs,
-        one.payload_b + other.payload_b,
-    )
+    return Dropped(*map(add, one, other))

@@ -125,7 +125,6 @@ class RunRecord:
 
 
 def read_record(body: str) -> RunRecord:
-    """Parse a record from its stored text."""
     return RunRecord.from_dict(plain_data(body))
 
 
@@ -168,7 +167,6 @@ def run_row(record: RunRecord) -> dict[str, Any]:
 
 
 def facts_row(record: RunRecord) -> dict[str, Any]:
-    """Return the columns of `run_facts`."""
     job: Mapping[str, Any] = (record.job or {}).get("scheduler") or {}
     tags = record.tags
     accounting = record.accounting or {}
@@ -607,10 +605,6 @@ def _event(event: dict[str, Any]) -> dict[str, Any]:
 
 
 # The run of a journal as a record, and the validation of its header.
-#
-# Any owner of a token may send anything. An invalid header is refused with the first chunk; a
-# journal
-# that turns out invalid later is quarantined with its reason.
 
 _RECORD_FIELDS = frozenset(f.name for f in fields(RunRecord)) - {"status", "result"}
 

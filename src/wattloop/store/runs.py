@@ -79,7 +79,6 @@ def insert_run_in(connection: Connection, record: RunRecord) -> bool:
 
 
 def insert_rows_in(connection: Connection, rows: Mapping[str, list[dict[str, Any]]]) -> None:
-    """Insert rows by table."""
     for table, values in rows.items():
         if values:
             connection.execute(insert(metadata.tables[table]), values)

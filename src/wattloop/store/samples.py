@@ -61,7 +61,6 @@ class Curve:
         )
 
     def extend(self, other: Curve) -> None:
-        """Append all points of `other`."""
         self.times_s.extend(other.times_s)
         self.lowest.extend(other.lowest)
         self.mean.extend(other.mean)
@@ -204,7 +203,6 @@ def pack(values: Sequence[float]) -> bytes:
 
 
 def unpack(data: bytes) -> array[float]:
-    """Decompress `pack`."""
     try:
         codec, order, decimals, count, gap_count = _HEAD.unpack_from(data)
         gaps: array[int] = array("I")
@@ -343,13 +341,11 @@ class Series:
     """Above what the domain can draw."""
 
     def watts(self, times_s: Sequence[float], raw: Sequence[float]) -> array[float]:
-        """Power at each reading; see `watts`."""
         counter = self.kind == "counter"
         return watts(times_s, raw, counter=counter, wrap_j=self.wrap_j, highest_w=self.highest_w)
 
 
 def series_of(feeds: Sequence[Mapping[str, Any]]) -> list[Series]:
-    """Return all series of a run's streams."""
     found = []
     for feed, description in enumerate(feeds):
         meter = str(description.get("meter", ""))
@@ -394,7 +390,6 @@ def power_series(feeds: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
 
 
 def find_series(feeds: Sequence[Mapping[str, Any]], name: str) -> Series:
-    """Return the series called `name`."""
     known = series_of(feeds)
     for series in known:
         if series.name == name:

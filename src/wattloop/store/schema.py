@@ -32,15 +32,6 @@ from sqlalchemy import (
 
 from wattloop.core.errors import StoreError, StoreTooNew
 
-# Database schema of a store.
-#
-# A table is added by declaring it here on `metadata`: stores that lack it get it when they are
-# opened next, without a new version. Changing or removing a column needs a new version and a
-# migration, see `migrations`.
-#
-# What queries need is a column; everything else is JSON text in `body`, as the run wrote it, so
-# that a field added later needs no migration.
-
 metadata = MetaData()
 meta = Table("meta", metadata, Column("key", String, primary_key=True), Column("value", Text))
 
@@ -216,11 +207,6 @@ trials = Table(
     *_required(Text, "body"),
 )
 
-
-# Schema version of a store, and migrations between versions.
-#
-# A migration is one function per version. All of them, and the creation of new tables, are one
-# transaction: a store is of the old version or of the new one, never between.
 
 VERSION = 3
 """Version of the tables in `schema`. A store with a higher one is refused."""

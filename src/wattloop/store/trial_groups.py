@@ -17,6 +17,8 @@ from wattloop.store.schema import experiments, jobs, run_facts, run_tags, runs
 
 TRIAL_TAGS = ("experiment", "search")
 """Tags of a trial's run that hold the identifier of its experiment."""
+SHARED = ("host", "user_name", "project", "cluster", "partition")
+"""Texts of a group that are those of its runs where all have the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,19 +125,18 @@ def _groups(
         return []
     run_id, counts = member
     ends_s = rows.c.started_wall_s + func.coalesce(rows.c.duration_s, 0.0)
-    texts = [rows.c.host, rows.c.user_name, *(facts.c[n] for n in ("project", "cluster"))]
-    texts.append(facts.c.partition)
+    sums = (rows.c.energy_j, facts.c.facility_j, facts.c.carbon_g)
+    texts = [rows.c.host, rows.c.user_name, facts.c.project, facts.c.cluster, facts.c.partition]
     query = (
         select(
             *(experiments.c.experiment_id, experiments.c.kind, experiments.c.name),
-            *(experiments.c.status, facts.c.provenance, func.count()),
-            *(func.min(rows.c.started_wall_s), func.max(ends_s)),
-            *(
-                func.sum(column).filter(counts)
-                for column in (rows.c.energy_j, facts.c.facility_j, facts.c.carbon_g)
-            ),
-            func.count().filter(facts.c.complete.is_(False)),
-            *(edge(column) for column in texts for edge in (func.min, func.max)),
+            *(experiments.c.status, facts.c.provenance, func.count().label("runs")),
+            func.min(rows.c.started_wall_s).label("started_wall_s"),
+            func.max(ends_s).label("ended_wall_s"),
+            *(func.sum(column).filter(counts).label(column.name) for column in sums),
+            func.count().filter(facts.c.complete.is_(False)).label("incomplete"),
+            *(func.min(column).label(column.name) for column in texts),
+            *(func.max(column).label(f"last_{column.name}") for column in texts),
         )
         .select_from(
             source.join(run_tags, run_tags.c.run_id == run_id).join(
@@ -151,45 +152,27 @@ def _groups(
     found: dict[str, TrialGroup] = {}
     with store.reading() as connection:
         for row in connection.execute(query):
-            part = _group(row)
+            part = _group(dict(row._mapping))
             known = found.get(part.experiment_id)
             found[part.experiment_id] = part if known is None else _joined(known, part)
     return sorted(found.values(), key=lambda g: (g.started_wall_s, g.experiment_id), reverse=True)
 
 
-def _group(row: Sequence[Any]) -> TrialGroup:
+def _group(row: dict[str, Any]) -> TrialGroup:
     """Return the part of a group whose runs have one provenance."""
-    experiment_id, kind, name, status, provenance, count, begin_s, end_s = row[:8]
-    energy_j, facility_j, carbon_g, incomplete = row[8:12]
-    edges = iter(row[12:])
-    texts = [low or "" if low == high else "" for low, high in zip(edges, edges, strict=True)]
-    host, user_name, project, cluster, partition = texts
-    return TrialGroup(
-        experiment_id=experiment_id,
-        kind=kind,
-        name=name,
-        status=status,
-        runs=count,
-        started_wall_s=begin_s,
-        duration_s=end_s - begin_s,
-        energy_j=energy_j,
-        facility_j=facility_j,
-        carbon_g=carbon_g,
-        provenance=provenance or "",
-        complete=not incomplete,
-        host=host,
-        user_name=user_name,
-        project=project,
-        cluster=cluster,
-        partition=partition,
-    )
+    duration_s = row.pop("ended_wall_s") - row["started_wall_s"]
+    is_complete = not row.pop("incomplete")
+    for name in SHARED:
+        last = row.pop(f"last_{name}")
+        row[name] = last or "" if row[name] == last else ""
+    row["provenance"] = row["provenance"] or ""
+    return TrialGroup(**row, duration_s=duration_s, complete=is_complete)
 
 
 def _joined(one: TrialGroup, other: TrialGroup) -> TrialGroup:
     begin_s = min(one.started_wall_s, other.started_wall_s)
     end_s = max(each.started_wall_s + each.duration_s for each in (one, other))
     kinds = [Provenance(each.provenance) for each in (one, other) if each.provenance]
-    names = ("host", "user_name", "project", "cluster", "partition")
     return replace(
         one,
         runs=one.runs + other.runs,
@@ -200,7 +183,7 @@ def _joined(one: TrialGroup, other: TrialGroup) -> TrialGroup:
         carbon_g=_sum(one.carbon_g, other.carbon_g),
         provenance=Provenance.weakest(kinds).value if kinds else "",
         complete=one.complete and other.complete,
-        **{n: getattr(one, n) if getattr(one, n) == getattr(other, n) else "" for n in names},
+        **{n: getattr(one, n) if getattr(one, n) == getattr(other, n) else "" for n in SHARED},
     )
 
 

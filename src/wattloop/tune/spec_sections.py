@@ -176,7 +176,6 @@ class ParameterSpec(SpecModel):
         return self
 
     def parameter(self) -> Parameter:
-        """Build the parameter."""
         when = {name: tuple(values) for name, values in self.when.items()}
         lever = self.lever
         if self.same_as is not None:
@@ -297,7 +296,6 @@ class ObjectiveSpec(SpecModel):
         return next((name for name in self.name if name in NEED_QUALITY), "")
 
     def objective(self, settings: Settings | None = None, *, maximize: bool = True) -> Objective:
-        """Build the objective."""
         return Objective(
             names=tuple(self.name),
             maximize_quality=maximize,

@@ -74,7 +74,6 @@ def restore_leftovers() -> list[RestoreResult]:
 
 
 def restore_text(result: RestoreResult) -> str:
-    """Format the result of restoring one lever."""
     name = f"{result.lever} ({result.part})" if result.part else result.lever
     match result.fate:
         case RestoreStatus.RESTORED:

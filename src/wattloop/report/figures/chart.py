@@ -221,7 +221,6 @@ class RowsName(str):
 
 
 def rows_data(rows: Rows) -> Spec:
-    """Return the data of a chart."""
     return rows if isinstance(rows, dict) else {"name": RowsName(rows)}
 
 

@@ -126,7 +126,6 @@ def page_of(charts: Mapping[str, Spec], *, title: str, notes: Sequence[str] = ()
 
 
 def style_sheet() -> str:
-    """Return the style of reports and pages."""
     return resources.files("wattloop.report").joinpath("report.css").read_text("utf-8")
 
 

@@ -125,7 +125,6 @@ class Incoming:
         self._is_roomy = True
 
     def path(self, run_id: str) -> Path:
-        """Return the path of a run's bytes."""
         return self.folder / f"{run_id}.part"
 
     def parts(self) -> list[Path]:

@@ -125,7 +125,6 @@ class Ingest:
         self._away_until_s = 0.0
 
     def received(self, run_id: str, source: RunSource | None = None) -> Received:
-        """Return the state of a run."""
         check_name(run_id)
         with self._incoming.held(run_id, create=False) as part:
             if part is not None:

@@ -17,7 +17,6 @@ REMEDY = "pip install 'wattloop[tune]'"
 
 
 def import_optuna(what: str) -> Any:
-    """Import Optuna."""
     try:
         import optuna
     except ImportError:

@@ -132,7 +132,6 @@ class ListOrder(NamedTuple):
     currency: str = ""
 
     def cost(self, row: RunRecord | TrialGroup) -> tuple[float, str] | None:
-        """Return the cost of a row and its currency."""
         accounting = row.accounting or {} if isinstance(row, RunRecord) else {}
         own = accounting.get("cost") or {}
         if own.get("amount") is not None:

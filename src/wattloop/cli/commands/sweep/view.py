@@ -193,7 +193,6 @@ def _tdp_w(group: SweepGroup, scope: str) -> float:
 
 
 def tables_from(text: str) -> tuple[str, ...]:
-    """Parse the names of requested tables."""
     names = [part.strip() for part in text.split(",") if part.strip()]
     if names == ["all"]:
         return tuple(PRINTED)

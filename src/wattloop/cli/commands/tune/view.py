@@ -94,7 +94,6 @@ def result_of(
 
 
 def list_table(rows: Sequence[tuple[Experiment, SearchSummary]]) -> Table:
-    """Return a row per search."""
     return Table.from_records(
         rows,
         {

@@ -38,7 +38,6 @@ def map_tensors(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree
 
 
 def sample_count(tree: Tree) -> int:
-    """Return the number of samples."""
     counts = []
     for leaf in tensors(tree):
         if not hasattr(leaf, "shape") or not hasattr(leaf, "index_select"):
