@@ -50,6 +50,10 @@ class CardFigure:
     provenance: str = ""
     note: str = ""
 
+    @classmethod
+    def unknown(cls, key: str, label: str, unit: str, reason: str) -> "CardFigure":
+        return cls(key, label, None, unit, NOT_KNOWN, note=reason)
+
 
 # What one inference takes, found by running a command that does many.
 #
@@ -221,27 +225,26 @@ def carbon_figures(
     found = intensity.found
     facility = (record.accounting or {}).get("facility") or {}
     grid_j, how = facility.get("energy_j"), str(facility.get("provenance") or "")
-    keys = ("training_carbon", "Training", "g CO2e")
     if found is None or grid_j is None:
         reason = intensity.reason if found is None else "the energy of the training is not known"
-        yield CardFigure(*keys[:2], None, keys[2], NOT_KNOWN, "", reason)
+        yield CardFigure.unknown("training_carbon", "Training", "g CO2e", reason)
     else:
         mass_g = carbon_g(grid_j, found.g_co2e_per_kwh)
-        text = f"{format_mass(mass_g)} CO2e"
-        yield CardFigure(*keys[:2], mass_g, keys[2], text, how, "energy from the grid x intensity")
+        yield CardFigure(
+            "training_carbon", "Training", mass_g, "g CO2e", f"{format_mass(mass_g)} CO2e", how,
+            "energy from the grid x intensity",
+        )  # fmt: skip
     if found and inference is not None and inference.node_energy_j is not None:
         pue = float(facility.get("pue") or 1.0)
         mass_g = carbon_g(inference.node_energy_j * INFERENCES_SHOWN * pue, found.g_co2e_per_kwh)
-        label = f"{INFERENCES_SHOWN:,} inferences"
-        text = f"{format_mass(mass_g)} CO2e"
         yield CardFigure(
-            "inference_carbon", label, mass_g, "g CO2e", text, inference.provenance,
+            "inference_carbon", f"{INFERENCES_SHOWN:,} inferences", mass_g, "g CO2e",
+            f"{format_mass(mass_g)} CO2e", inference.provenance,
             f"whole node x PUE {pue:g}, intensity of the training",
         )  # fmt: skip
     if found is None:
-        yield CardFigure(
-            "carbon_intensity", "Intensity", None, "g CO2e/kWh", NOT_KNOWN, "", intensity.reason
-        )
+        reason = intensity.reason
+        yield CardFigure.unknown("carbon_intensity", "Intensity", "g CO2e/kWh", reason)
     else:
         text = f"{found.g_co2e_per_kwh:g} g CO2e/kWh" + (f", {found.zone}" if found.zone else "")
         yield CardFigure(
@@ -249,7 +252,7 @@ def carbon_figures(
             found.kind.value, found.source,
         )  # fmt: skip
     if renewable_share is None:
-        yield CardFigure("renewable_share", "Renewable", None, "", NOT_KNOWN, "", NO_SHARE)
+        yield CardFigure.unknown("renewable_share", "Renewable", "", NO_SHARE)
     else:
         text = f"{renewable_share:.0%} of the electricity"
         yield CardFigure("renewable_share", "Renewable", renewable_share, "", text, "stated")
@@ -350,30 +353,22 @@ def _training(record: RunRecord) -> Iterator[CardFigure]:
     result = record.result
     if result is None or result.energy_j is None:
         reason = "; ".join(f"{m.name}: {m.reason}" for m in _missing(result)) or "no reading"
-        yield CardFigure("training_energy", "Energy", None, "J", NOT_KNOWN, "", reason)
+        yield CardFigure.unknown("training_energy", "Energy", "J", reason)
     else:
         covers = ", ".join(domain.name for domain in result.counted)
         shown = format_energy(result.energy_j)
         yield CardFigure(
-            "training_energy",
-            "Energy",
-            result.energy_j,
-            "J",
-            f"{shown} ± {format_error(result.uncertainty_j, result.energy_j)}",
-            _how(result),
+            "training_energy", "Energy", result.energy_j, "J",
+            f"{shown} ± {format_error(result.uncertainty_j, result.energy_j)}", _how(result),
             f"of {covers}",
-        )
+        )  # fmt: skip
     facility = (record.accounting or {}).get("facility") or {}
     if facility.get("energy_j") is not None:
         yield CardFigure(
-            "grid_energy",
-            "From the grid",
-            facility["energy_j"],
-            "J",
-            format_energy(facility["energy_j"]),
-            str(facility.get("provenance") or ""),
+            "grid_energy", "From the grid", facility["energy_j"], "J",
+            format_energy(facility["energy_j"]), str(facility.get("provenance") or ""),
             f"whole node x PUE {facility.get('pue', 1):g}",
-        )
+        )  # fmt: skip
     duration_s = record.duration_s
     shown = NOT_KNOWN if duration_s is None else format_duration(duration_s)
     yield CardFigure(
@@ -383,7 +378,7 @@ def _training(record: RunRecord) -> Iterator[CardFigure]:
 
 def _steps(record: RunRecord, totals: StepTotals | None) -> Iterator[CardFigure]:
     if totals is None or not totals.steps:
-        yield CardFigure("steps", "Steps", None, "", NOT_KNOWN, "", NO_STEPS)
+        yield CardFigure.unknown("steps", "Steps", "", NO_STEPS)
         return
     how = "" if record.result is None else _how(record.result)
     counts = (("steps", totals.steps), ("samples", totals.samples), ("tokens", totals.tokens))
@@ -398,7 +393,7 @@ def _steps(record: RunRecord, totals: StepTotals | None) -> Iterator[CardFigure]
         key, label = f"phase_{phase.name.replace(' ', '_')}", phase.name.capitalize()
         time = f"{format_share(phase.time_s / whole_s, 0)} of the time" if whole_s > 0 else ""
         if phase.energy_j is None:
-            yield CardFigure(key, label, None, "J", NOT_KNOWN, "", f"not read; {time}")
+            yield CardFigure.unknown(key, label, "J", f"not read; {time}")
         else:
             shown_j = format_energy(phase.energy_j)
             yield CardFigure(key, label, phase.energy_j, "J", shown_j, how, time)
@@ -414,35 +409,30 @@ def _hardware(record: RunRecord) -> Iterator[CardFigure]:
         text = ", ".join(f"{count} x {device}" for device, count in named.most_common())
         yield CardFigure(f"hardware_{scope.value}", label, text, "", text)
     for missing in _missing(record.result):
+        text = "not in the energy"
         yield CardFigure(
-            f"missing_{missing.name}",
-            missing.name,
-            None,
-            "",
-            "not in the energy",
-            "",
-            missing.reason,
+            f"missing_{missing.name}", missing.name, None, "", text, note=missing.reason
         )
 
 
 def _inference(inference: Inference | None) -> Iterator[CardFigure]:
-    keys = (("inference_energy", "Energy each", "J"), ("inference_latency", "Latency", "s"))
+    energy, latency = ("inference_energy", "Energy each"), ("inference_latency", "Latency")
     if inference is None:
-        for key, label, unit in keys:
-            yield CardFigure(key, label, None, unit, NOT_KNOWN, "", NO_INFERENCE)
+        yield CardFigure.unknown(*energy, "J", NO_INFERENCE)
+        yield CardFigure.unknown(*latency, "s", NO_INFERENCE)
         return
     of = f"mean of {inference.inferences:,}, {inference.method}"
     if inference.energy_j is None:
-        yield CardFigure(*keys[0][:2], None, "J", NOT_KNOWN, "", inference.reason)
+        yield CardFigure.unknown(*energy, "J", inference.reason)
     else:
         off = format_error(inference.uncertainty_j, inference.energy_j)
         shown = f"{format_energy(inference.energy_j)} ± {off}"
-        yield CardFigure(*keys[0][:2], inference.energy_j, "J", shown, inference.provenance, of)
+        yield CardFigure(*energy, inference.energy_j, "J", shown, inference.provenance, of)
     if inference.latency_s is None:
-        yield CardFigure(*keys[1][:2], None, "s", NOT_KNOWN, "", inference.reason)
+        yield CardFigure.unknown(*latency, "s", inference.reason)
     else:
         shown = format_duration(inference.latency_s)
-        yield CardFigure(*keys[1][:2], inference.latency_s, "s", shown, "measured", of)
+        yield CardFigure(*latency, inference.latency_s, "s", shown, "measured", of)
 
 
 def _notes(record: RunRecord, inference: Inference | None) -> Iterator[str]:
@@ -497,14 +487,8 @@ def card_markdown(card: Card) -> str:
         lines += ["", *(f"- {as_cell(note)}" for note in card.notes)]
     metadata = emission_lines(card)
     if metadata:
-        lines += [
-            "",
-            "For the head of a model card on Hugging Face:",
-            "",
-            "```yaml",
-            *metadata,
-            "```",
-        ]
+        head = "For the head of a model card on Hugging Face:"
+        lines += ["", head, "", "```yaml", *metadata, "```"]
     return "\n".join(lines) + "\n"
 
 

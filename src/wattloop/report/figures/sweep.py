@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.report.figures.chart import GREY, Spec, channel, colour, layers, mark, ringed, styled
 from wattloop.sweep.result import (
@@ -126,7 +126,43 @@ def scaling_figures(result: SweepResult) -> dict[str, Spec]:
 # Against a lever: energy decrease, time increase, EDP, EDS, gain minus loss. The best point of
 # each curve has a ring around it.
 
-Value = Callable[[Gain], tuple[float, float | None]]
+Curve = tuple[SweepGroup, ComparedMetric, str]
+"""Points of a group by a metric, and their name in the legend."""
+
+
+def _gain(gain: Gain) -> tuple[float, float | None]:
+    return gain.value_pct, gain.half_width_pct
+
+
+def _edp(gain: Gain) -> tuple[float, float | None]:
+    """Return EDP in kJ s, with the interval of its gain."""
+    value = gain.cost / 1_000
+    ratio = 1 - gain.value_pct / 100
+    if gain.half_width_pct is None or not ratio:
+        return value, None
+    return value, value / ratio * gain.half_width_pct / 100
+
+
+def _eds(gain: Gain) -> tuple[float, float | None]:
+    return gain.cost, None if gain.half_width_pct is None else gain.half_width_pct / 100
+
+
+class CurveFigure(NamedTuple):
+    """A figure against a lever: its titles, and the value of a gain with its half-width."""
+
+    title: str
+    axis: str
+    of: Callable[[Gain], tuple[float, float | None]] = _gain
+    best_is_low: bool = False
+
+
+ENERGY_DECREASE = CurveFigure("Energy decrease", "Energy decrease (%)")
+TIME_INCREASE = CurveFigure(
+    "Time increase", "Time increase (%)", lambda gain: (-gain.value_pct, gain.half_width_pct), True
+)
+PRODUCT = CurveFigure("Energy-delay product", "EDP (kJ s)", _edp, True)
+SUM = CurveFigure("Energy-delay sum", "EDS (1 at the default)", _eds, True)
+GAIN = CurveFigure("Energy gain minus time loss", "Energy gain minus time loss (percentage points)")
 
 
 def sweep_figures(result: SweepResult) -> dict[str, Spec]:
@@ -143,75 +179,36 @@ def _against(result: SweepResult, axis: Mapping[str, Any]) -> dict[str, Spec]:
     groups = [group for group in result.groups if group.reference is not None]
     if len(axis["levels"]) < 2 or not groups:
         return {}
-    lever = lever_title(axis).partition(" (")[0]
     largest = largest_groups(groups)
     said = energy_source(result)
+    compared, of_group = f"{said}; compared with the default setting", _with_group(said, largest)
+
+    def curves(groups: Sequence[SweepGroup], metric: ComparedMetric) -> list[Curve]:
+        return [(group, metric, group.label) for group in groups]
+
+    sums = [
+        (group, ComparedMetric("eds", k), _both(group.label, f"k = {k:g}", largest))
+        for group in largest
+        for k in (1.5, 2.0)
+    ]
     return {
-        "energy-decrease": _curves(
-            result,
-            axis,
-            [(group, ENERGY, group.label) for group in groups],
-            "Energy decrease (%)",
-            f"Energy decrease against {lever}",
-            said + "; compared with the default setting",
-        ),
-        "time-increase": _curves(
-            result,
-            axis,
-            [(group, TIME, group.label) for group in groups],
-            "Time increase (%)",
-            f"Time increase against {lever}",
-            said + "; compared with the default setting",
-            of=lambda gain: (-gain.value_pct, gain.half_width_pct),
-            best_is_low=True,
-        ),
-        "edp": _curves(
-            result,
-            axis,
-            [(group, EDP, group.label) for group in largest],
-            "EDP (kJ s)",
-            f"Energy-delay product against {lever}",
-            _with_group(said, largest),
-            of=_edp,
-            best_is_low=True,
-        ),
-        "eds": _curves(
-            result,
-            axis,
-            [
-                (group, ComparedMetric("eds", k), _both(group.label, f"k = {k:g}", largest))
-                for group in largest
-                for k in (1.5, 2.0)
-            ],
-            "EDS (1 at the default)",
-            f"Energy-delay sum against {lever}",
-            _with_group(said, largest),
-            of=lambda gain: (
-                gain.cost,
-                None if gain.half_width_pct is None else gain.half_width_pct / 100,
-            ),
-            best_is_low=True,
-        ),
-        "gain-minus-loss": _curves(
-            result,
-            axis,
-            [(group, GAIN_MINUS_LOSS, group.label) for group in largest],
-            "Energy gain minus time loss (percentage points)",
-            f"Energy gain minus time loss against {lever}",
-            _with_group(said, largest),
-        ),
+        name: _curves(result, axis, own, figure, subtitle)
+        for name, own, figure, subtitle in (
+            ("energy-decrease", curves(groups, ENERGY), ENERGY_DECREASE, compared),
+            ("time-increase", curves(groups, TIME), TIME_INCREASE, compared),
+            ("edp", curves(largest, EDP), PRODUCT, of_group),
+            ("eds", sums, SUM, of_group),
+            ("gain-minus-loss", curves(largest, GAIN_MINUS_LOSS), GAIN, of_group),
+        )
     }
 
 
 def _curves(
     result: SweepResult,
     axis: Mapping[str, Any],
-    curves: list[tuple[SweepGroup, ComparedMetric, str]],
-    y_title: str,
-    title: str,
+    curves: Sequence[Curve],
+    figure: CurveFigure,
     subtitle: str,
-    of: Value = lambda gain: (gain.value_pct, gain.half_width_pct),
-    best_is_low: bool = False,
 ) -> Any:
     """Draw one line per curve over the settings of one lever, with intervals and best points."""
     rows: list[dict[str, Any]] = []
@@ -221,7 +218,7 @@ def _curves(
             gain = group.gain(point, compared)
             if gain is None:
                 continue
-            value, half_width = of(gain)
+            value, half_width = figure.of(gain)
             own.append(
                 {
                     "curve": label or "all",
@@ -234,7 +231,7 @@ def _curves(
                 }
             )
         if own:
-            (min if best_is_low else max)(own, key=lambda row: row["value"])["best"] = True
+            (min if figure.best_is_low else max)(own, key=lambda row: row["value"])["best"] = True
         rows += own
     named: set[str] = set()
     for row in rows:  # two curves with the same best setting need its name once
@@ -242,31 +239,17 @@ def _curves(
         named |= {row["setting"]} if row["best"] else set()
     order = list(dict.fromkeys(row["curve"] for row in rows))
     color = colour("curve", order, several=len(order) > 1)
-    y = channel("value:Q", y_title, scale={"zero": False})
+    y, low = channel("value:Q", figure.axis, scale={"zero": False}), channel("low:Q", figure.axis)
     chart = layers(
-        mark(
-            "rule",
-            {"opacity": 0.45},
-            y=channel("low:Q", y_title),
-            y2={"field": "high"},
-            color=color,
-        ),
+        mark("rule", {"opacity": 0.45}, y=low, y2={"field": "high"}, color=color),
         mark("line", LINE, y=y, color=color),
         *ringed("datum.best", "name:N", y=y),
         rows=rows,
         x=_lever_x(axis, numeric=_is_numeric(axis)),
         tooltip=["curve:N", "setting:N", channel("value:Q", format=".3f")],
     )
+    title = f"{figure.title} against {lever_title(axis).partition(' (')[0]}"
     return styled(chart, title, f"{subtitle}; bars: 95% interval; ring: best")
-
-
-def _edp(gain: Gain) -> tuple[float, float | None]:
-    """Return EDP in kJ s, with the interval of its gain."""
-    value = gain.cost / 1_000
-    ratio = 1 - gain.value_pct / 100
-    if gain.half_width_pct is None or not ratio:
-        return value, None
-    return value, value / ratio * gain.half_width_pct / 100
 
 
 def _along(result: SweepResult, group: SweepGroup, axis: str) -> list[PointResult]:
