@@ -1,7 +1,7 @@
 """The report on a campaign: policies next to each other on the same seeds."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,20 +247,15 @@ def _variant(
         Chart(f"{name}{end}", chart, IN_WORDS[name])
         for name, chart in goal_figures(rows, said).items()
     ]
-    blocks += [
-        Note(f"{policy} on seed {seed}: {error}", tone="warning", title="Failed:")
-        for (policy, seed), error in summary.failed.items()
-    ]
-    blocks += [
-        Note(f"{count} jobs: {why}", tone="warning", title="Can never run:")
-        for why, count in summary.never.items()
-    ]
-    blocks += [
-        Note(f"{count} jobs under {policy}, the first: {first}", tone="warning", title="Left:")
-        for policy, (count, first) in summary.left.items()
-    ]
-    blocks += [
-        Note(f"{count} actions of {policy}, the first: {first}", tone="warning", title="Refused:")
-        for policy, (count, first) in summary.refused.items()
-    ]
-    return blocks
+    return [*blocks, *(Note(text, tone="warning", title=title) for title, text in _faults(summary))]
+
+
+def _faults(summary: Summary) -> Iterator[tuple[str, str]]:
+    for (policy, seed), error in summary.failed.items():
+        yield "Failed:", f"{policy} on seed {seed}: {error}"
+    for why, count in summary.never.items():
+        yield "Can never run:", f"{count} jobs: {why}"
+    for policy, (count, first) in summary.left.items():
+        yield "Left:", f"{count} jobs under {policy}, the first: {first}"
+    for policy, (count, first) in summary.refused.items():
+        yield "Refused:", f"{count} actions of {policy}, the first: {first}"

@@ -107,7 +107,7 @@ def _boamps(card: Card, stated: Mapping[str, Any]) -> str:
     algorithm = {
         "algorithmName": stated.get("algorithm") or NOT_STATED,
         "foundationModelName": stated.get("base_model"),
-        "parametersNumber": _billions(stated.get("parameters")),
+        "parametersNumber": stated["parameters"] / 1e9 if "parameters" in stated else None,
         "trainingType": stated.get("training_type"),
     }
     report: dict[str, Any] = {
@@ -153,10 +153,6 @@ def _boamps(card: Card, stated: Mapping[str, Any]) -> str:
     return json.dumps(_without_none(report), indent=2, ensure_ascii=False) + "\n"
 
 
-def _billions(parameters: float | None) -> float | None:
-    return None if parameters is None else parameters / 1e9
-
-
 def _quality(energy: CardFigure) -> str | None:
     """BoAmps' three classes: within 10, 25 and 50 percent; what is simulated is of no hardware."""
     if energy.provenance == "simulated":
@@ -198,9 +194,10 @@ def _ai_act(card: Card, stated: Mapping[str, Any]) -> str:
     """Regulation (EU) 2024/1689, Annex XI: compute, training time and energy of the training."""
     energy, grid = card.figure("training_energy"), _figure(card, "grid_energy")
     flops, how = _flops(stated)
+    parameters = f"{stated['parameters']:,.0f}" if "parameters" in stated else NOT_STATED
     rows = [
         ("Model", card.model, "stated"),
-        ("Parameters, 1(d)", _big(stated.get("parameters")), "stated"),
+        ("Parameters, 1(d)", parameters, "stated"),
         ("Architecture, 1(d)", stated.get("algorithm") or NOT_STATED, "stated"),
         ("Licence, 1(f)", stated.get("licence") or NOT_STATED, "stated"),
         ("Floating-point operations of the training, 2(d)", flops, how),
@@ -240,10 +237,6 @@ def _flops(stated: Mapping[str, Any]) -> tuple[str, str]:
 
 def _sourced(figure: CardFigure) -> str:
     return "; ".join(part for part in (figure.provenance, figure.note) if part) or NOT_STATED
-
-
-def _big(value: float | None) -> str:
-    return NOT_STATED if value is None else f"{value:,.0f}"
 
 
 def _cell(text: Any) -> str:

@@ -130,7 +130,7 @@ def remarks(record: RunRecord) -> list[Note]:
     return found + [Note(text, tone="info") for text in record.notes]
 
 
-def grid_facts(accounting: Mapping[str, Any]) -> Facts | None:
+def grid_facts(accounting: Mapping[str, Any]) -> Facts:
     """Return energy at the wall and of the facility, carbon and cost, with their sources."""
     facts = []
     node = accounting.get("node") or {}
@@ -169,8 +169,6 @@ def grid_facts(accounting: Mapping[str, Any]) -> Facts | None:
 def windows_table(windows: Sequence[WindowResult]) -> Table | None:
     if not windows:
         return None
-    from wattloop.core.units import format_duration
-
     rows = tuple(
         (
             window.name,
@@ -315,6 +313,10 @@ def _or_dash(value: float | None, shown: Any) -> str:
     return "–" if value is None else str(shown(value))
 
 
+EFFICIENCY = Paragraph(
+    "Efficiency is the energy over what the device could have drawn in that time, "
+    "E / (limit x T): low means hardware that was paid for and not used."
+)
 PARTS = {"gpu": "GPUs", "cpu": "CPUs", "dram": "memory", "node": "node"}
 
 
@@ -326,46 +328,27 @@ def report_of_run(store: Store, record: RunRecord, advice: Sequence[Note] = ()) 
         record: the run.
         advice: what could be done about what it wasted, ready to print.
     """
-    sections = [Section("In short", tuple(_short(record)))]
-    if advice:
-        sections.append(Section("What to do about it", tuple(advice)))
-    if record.result is not None:
-        sections.append(Section("Energy by component", tuple(_components(record))))
-        sections.append(Section("Power over time", tuple(_curves(store, record))))
-    saving = saving_blocks(record)
-    if saving:
-        sections.append(Section("Saving", tuple(saving)))
-    steps = step_blocks(store, record)
-    if steps:
-        sections.append(Section("Steps and phases", tuple(steps)))
-    serving = serving_blocks(store, record)
-    if serving:
-        sections.append(Section("Tokens and requests", tuple(serving)))
-    accounting = record.accounting or {}
-    meaning: list[Block] = []
-    marks = labels(accounting)
-    if marks:
-        meaning.append(
-            Paragraph(
-                "Efficiency is the energy over what the device could have drawn in that time, "
-                "E / (limit x T): low means hardware that was paid for and not used."
-            )
-        )
-        meaning.append(marks)
-    meaning += remarks(record)
-    if meaning:
-        sections.append(Section("Efficiency and insights", tuple(meaning)))
-    grid = grid_facts(accounting) if accounting else None
-    if grid:
-        sections.append(Section("Carbon and cost", (grid, *_assumptions(accounting))))
-    windows = windows_table(read_windows(store, record.run_id))
-    if windows:
-        sections.append(Section("Windows", (windows,)))
-    sections.append(Section("How it was measured", tuple(_how(record))))
+    is_measured, accounting = record.result is not None, record.accounting or {}
+    marks, windows = labels(accounting), windows_table(read_windows(store, record.run_id))
+    parts: dict[str, Sequence[Block]] = {
+        "In short": _short(record),
+        "What to do about it": advice,
+        "Energy by component": _components(record) if is_measured else (),
+        "Power over time": _curves(store, record) if is_measured else (),
+        "Saving": saving_blocks(record),
+        "Steps and phases": step_blocks(store, record),
+        "Tokens and requests": serving_blocks(store, record),
+        "Efficiency and insights": [*([EFFICIENCY, marks] if marks else ()), *remarks(record)],
+        "Carbon and cost": [grid_facts(accounting), *_assumptions(accounting)]
+        if accounting
+        else (),
+        "Windows": [windows] if windows else (),
+        "How it was measured": _how(record),
+    }
     return Document(
         title=f"Energy of {record.name or record.run_id}",
         subtitle=_subtitle(record),
-        sections=tuple(sections),
+        sections=tuple(Section(name, tuple(blocks)) for name, blocks in parts.items() if blocks),
         about={"kind": "run", "id": record.run_id},
     )
 

@@ -108,7 +108,6 @@ RATES = "Loss over the learning rates of an exploratory epoch, with the window t
 #
 # Tables and figures of GreenScreen (Burmester et al.): best runs by quality, power and quotient,
 # the front, the regression over levels, the configuration matrix, and the families of runs.
-ROWS_SHOWN_search = 25
 
 
 def report_of_search(store: Store, experiment: Experiment) -> Document:
