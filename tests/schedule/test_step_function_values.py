@@ -82,6 +82,20 @@ def test_a_csv_file_with_many_columns_needs_one_of_them(tmp_path: Path) -> None:
         price_steps({"csv": "grid.csv", "column": "prise"}, tmp_path)
 
 
+def test_only_prices_fall_below_zero(tmp_path: Path) -> None:
+    """As day-ahead prices do; a negative budget or intensity is a fault of the file."""
+    (tmp_path / "day.csv").write_text("hour,eur_per_kwh\n0,0.08\n1,-0.012\n2,-1e-3\n")
+    day = {"csv": "day.csv"}
+    assert price_steps(day, tmp_path).steps.values == (0.08, -0.012, -0.001)
+    assert price_steps([{"from": "12:00", "value": -0.05}]).steps.at(0) == -0.05
+    for read in (budget_steps, carbon_steps):
+        with pytest.raises(StepsError, match=r"day\.csv:3: '-0\.012' is not a number, 0 or more"):
+            read(day, tmp_path)
+    for wrong in (float("nan"), "-inf", "low"):
+        with pytest.raises(StepsError, match="number"):
+            price_steps(wrong)
+
+
 @pytest.mark.parametrize(
     "text", ["g\n", "", "g\n1\nx\n", "g\n1\n-3\n", "g\nnan\n", "t,g\n1,2\n3\n"]
 )

@@ -173,18 +173,29 @@ class StepsError(ValueError):
         self.place = place
 
 
+class _Amount(NamedTuple):
+    """Parser of one value, and the least value that it may have."""
+
+    parse: Callable[[Any], Any]
+    least: float = 0.0
+
+    @property
+    def what(self) -> str:
+        return "number, 0 or more" if self.least == 0.0 else "number"
+
+
 def budget_steps(value: Any, folder: Path | None = None) -> SourcedSteps:
     """Parse `4500 W`, `[{from: "18:00", value: 4 kW}, ...]`, or `{csv: FILE}` with hourly watts.
 
     Raises:
         StepsError: invalid value, with what to write instead.
     """
-    return _steps(value, watts, folder)
+    return _steps(value, _Amount(watts), folder)
 
 
 def price_steps(value: Any, folder: Path | None = None) -> SourcedSteps:
-    """Parse a price per kilowatt-hour, in the same formats."""
-    return _steps(value, number, folder)
+    """Parse a price per kilowatt-hour, in the same formats; below 0 the consumer is paid."""
+    return _steps(value, _Amount(number, -math.inf), folder)
 
 
 def carbon_steps(value: Any, folder: Path | None = None) -> SourcedSteps:
@@ -198,7 +209,7 @@ def carbon_steps(value: Any, folder: Path | None = None) -> SourcedSteps:
             raise StepsError(str(error)) from None
         said = f"{entry.country}, mean of {entry.year} ({entry.source})"
         return SourcedSteps(StepFunction.constant(entry.g_co2e_per_kwh), said)
-    return _steps(value, number, folder)
+    return _steps(value, _Amount(number), folder)
 
 
 def clock_s(value: Any) -> float:
@@ -226,7 +237,7 @@ def clock_s(value: Any) -> float:
     return hour * HOUR_S + minute * 60.0 + second
 
 
-def _steps(value: Any, amount: Callable[[Any], Any], folder: Path | None) -> SourcedSteps:
+def _steps(value: Any, amount: _Amount, folder: Path | None) -> SourcedSteps:
     if isinstance(value, list):
         return SourcedSteps(_daily(value, amount), "stated, over the day")
     if isinstance(value, Mapping):
@@ -234,17 +245,17 @@ def _steps(value: Any, amount: Callable[[Any], Any], folder: Path | None) -> Sou
     return SourcedSteps(StepFunction.constant(_amount(value, amount)), "stated")
 
 
-def _amount(value: Any, amount: Callable[[Any], Any], place: tuple[str | int, ...] = ()) -> float:
+def _amount(value: Any, amount: _Amount, place: tuple[str | int, ...] = ()) -> float:
     try:
-        found = amount(value)
+        found = amount.parse(value)
     except ValueError as error:
         raise StepsError(str(error), place) from None
-    if not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
-        raise StepsError(f"must be a number, 0 or more, not {value!r}", place)
+    if not isinstance(found, int | float) or not math.isfinite(found) or found < amount.least:
+        raise StepsError(f"must be a {amount.what}, not {value!r}", place)
     return float(found)
 
 
-def _daily(items: list[Any], amount: Callable[[Any], Any]) -> StepFunction:
+def _daily(items: list[Any], amount: _Amount) -> StepFunction:
     if not items:
         raise StepsError('no step; write [{from: "06:00", value: ...}, ...]')
     found: dict[float, float] = {}
@@ -273,9 +284,7 @@ def _daily(items: list[Any], amount: Callable[[Any], Any]) -> StepFunction:
     return StepFunction(tuple(found), tuple(found.values()), DAY_S)
 
 
-def _hourly(
-    value: Mapping[str, Any], amount: Callable[[Any], Any], folder: Path | None
-) -> SourcedSteps:
+def _hourly(value: Mapping[str, Any], amount: _Amount, folder: Path | None) -> SourcedSteps:
     for key in value:
         if key not in ("csv", "column"):
             raise StepsError(f"unknown field; {nearest(str(key), ['csv', 'column'])}", (str(key),))
@@ -316,10 +325,10 @@ def _column(header: list[str], column: Any, name: str) -> int:
     return names.index(str(column))
 
 
-def _cell(row: list[str], place: int, name: str, line: int, amount: Callable[[Any], Any]) -> float:
+def _cell(row: list[str], place: int, name: str, line: int, amount: _Amount) -> float:
     text = row[place].strip() if place < len(row) else ""
     try:
         return _amount(text, amount)
     except StepsError:
-        said = f"{name}:{line}: {text!r} is not a number of 0 or more"
+        said = f"{name}:{line}: {text!r} is not a {amount.what}"
         raise StepsError(said, ("csv",)) from None

@@ -47,6 +47,12 @@ def test_prices_and_carbon_follow_the_hour() -> None:
     assert result.carbon_g == pytest.approx(0.35 * (0.25 * 400 + 0.75 * 100))
 
 
+def test_hours_of_a_negative_price_are_subtracted() -> None:
+    """0.35 kWh: a quarter of the hour at 0.10, the rest at -0.20, so that the sum is negative."""
+    result = simulated(price_per_kwh=StepFunction((0.0, 900.0), (0.1, -0.2)))
+    assert result.cost == pytest.approx(0.35 * (0.25 * 0.1 - 0.75 * 0.2))
+
+
 def test_prices_change_while_nothing_runs_up_to_the_horizon() -> None:
     """An hour of work at 0.35 kWh, then an hour of idling at 0.1 kWh, ten times as dear."""
     result = simulated(price_per_kwh=StepFunction((0.0, 3700.0), (1.0, 10.0)), horizon_s=7200.0)

@@ -106,6 +106,13 @@ def test_the_curve_has_the_energy_of_the_simulation_and_its_peak() -> None:
     assert curve.max_w[4] == pytest.approx(100.0)
 
 
+def test_a_difference_from_a_negative_cost_has_no_percentage() -> None:
+    """-2 to -3 is 1 less, not 50% more."""
+    found = compare([-2.0, -4.0], [-3.0, -5.0])
+    assert found is not None
+    assert (found.mean, found.relative, found.relative_half_width) == (-1.0, None, None)
+
+
 def test_differences_are_paired_by_seed() -> None:
     """Seeds differ much, policies little: only the pairs show it."""
     a = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0]

@@ -39,6 +39,24 @@ def test_a_job_uses_at_most_half_of_its_time_to_spare(name: str) -> None:
     assert started(policy, 5 * 3600, price_per_kwh=CHEAP_AT_3) == 0
 
 
+@pytest.mark.parametrize("name", ["selene", "helios"])
+@pytest.mark.parametrize("dear", [0.3, 0.0, -0.05])
+def test_a_job_waits_for_the_hour_of_a_lower_price_below_zero(name: str, dear: float) -> None:
+    """From a positive price, from none, and from one that is negative as well."""
+    below = StepFunction((0.0, 3 * 3600.0, 4 * 3600.0), (dear, -0.06, dear), DAY_S)
+    assert started(f"{name}{{delay: 6 h}}", price_per_kwh=below) == 3 * 3600
+
+
+@pytest.mark.parametrize("name", ["selene", "helios"])
+def test_a_job_leaves_no_negative_hour_for_a_dearer_one(name: str) -> None:
+    """Nor for a gain of less than 2%: the hour from 3 o'clock gains 1%."""
+    policy = f"{name}{{delay: 6 h}}"
+    rising = StepFunction((0.0, 3 * 3600.0), (-0.06, -0.01), DAY_S)
+    even = StepFunction((0.0, 3 * 3600.0), (-0.06, -0.0606), DAY_S)
+    assert started(policy, price_per_kwh=rising) == 0
+    assert started(policy, price_per_kwh=even) == 0
+
+
 def test_the_intensity_goes_before_the_price() -> None:
     """With an even intensity no hour is better, whatever it costs."""
     series = {"carbon_g_per_kwh": EVEN, "price_per_kwh": CHEAP_AT_3}

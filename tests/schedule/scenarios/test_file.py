@@ -214,7 +214,7 @@ def test_a_cluster_file_lies_beside_the_scenario(tmp_path: Path) -> None:
             r":5: budget\.1\.from: 1 is not a time of the day",
         ),
         (CLUSTER + JOBS + "carbon: Frnace", r":3: carbon: no carbon intensity .*FRA"),
-        (CLUSTER + JOBS + "price: -1", r":3: price: must be a number, 0 or more"),
+        (CLUSTER + JOBS + "carbon: -1", r":3: carbon: must be a number, 0 or more"),
         (
             "cluster: tesis\n" + JOBS,
             r":1: cluster: no cluster called 'tesis': did you mean 'thesis'",

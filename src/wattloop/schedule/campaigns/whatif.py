@@ -38,8 +38,11 @@ def answer(summary: Summary, label: str) -> str:
     differences = summary.differences[CHANGED]
     parts = [
         _format_difference(found.relative, found.relative_half_width, "%", words)
+        if found.relative is not None
+        else f"{found.mean:+.3g} {words}"
         for name, words in WORDS.items()
-        if (found := differences.get(name)) is not None and found.relative is not None
+        if (found := differences.get(name)) is not None
+        and (found.relative is not None or found.mean)
     ]
     parts += [
         _format_difference(found.mean, found.half_width, " points", words)

@@ -209,7 +209,8 @@ class Difference:
 
     Attributes:
         mean, half_width: mean difference and its 95% t-interval; None for a single pair.
-        relative, relative_half_width: the same as shares of the mean of A.
+        relative, relative_half_width: the same as shares of the mean of A; None if that is not
+            above 0, as the cost may be where prices fall below 0.
         p_value: two-sided sign-flip permutation test; None for less than `LEAST_PAIRS`.
     """
 
@@ -242,8 +243,8 @@ def compare(a: Sequence[float | None], b: Sequence[float | None]) -> Difference 
     return Difference(
         mean=found.mean,
         half_width=half,
-        relative=found.mean / base if base else None,
-        relative_half_width=None if half is None or not base else abs(half / base),
+        relative=found.mean / base if base > 0 else None,
+        relative_half_width=None if half is None or base <= 0 else half / base,
         p_value=_p_value(differences) if len(pairs) >= LEAST_PAIRS else None,
         pairs=len(pairs),
     )

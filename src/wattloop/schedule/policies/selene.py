@@ -23,7 +23,7 @@ DAY_S = 86_400.0
 SLACK = 0.5
 """Share of the time to its deadline by which a job may be delayed; the rest is for queues."""
 LEAST_GAIN = 0.02
-"""Share of the emissions that a delay must save: for less a job does not wait."""
+"""Share of the emissions or of the price that a delay must save: for less a job does not wait."""
 
 
 def delay_seconds(value: float | str) -> float:
@@ -44,9 +44,11 @@ def delay_seconds(value: float | str) -> float:
 class GreenStart:
     """Choice of waiting jobs that wait for a lower carbon intensity, or price.
 
-        a job waits if its mean intensity from a later start is lower by LEAST_GAIN
+        a job waits if mean(later) < mean(now) - LEAST_GAIN |mean(now)|
 
-    The mean is over its run time on its fastest placement. Starts are now or at a change of the
+    A mean is that of the intensity or price over its run time. Prices may be negative.
+
+    The run time is that on its fastest placement. Starts are now or at a change of the
     series, at most `delay_s` after arrival, a day ahead, and within `SLACK` of the time to a
     deadline.
 
@@ -79,7 +81,9 @@ class GreenStart:
         mean = _means(series, starts_s, run_s)
         mean[(starts_s[:, None] > latest_s) & (starts_s[:, None] > view.now_s)] = np.inf
         best = np.argmin(mean, axis=0)
-        stays: Bools = open_ & (best > 0) & (mean.min(axis=0) < (1 - LEAST_GAIN) * mean[0])
+        stays: Bools = (
+            open_ & (best > 0) & (mean.min(axis=0) < mean[0] - LEAST_GAIN * np.abs(mean[0]))
+        )
         if stays.any():
             self.wakes.append(Wake(float(starts_s[best[stays]].min())))
         return stays

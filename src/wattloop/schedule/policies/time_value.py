@@ -19,6 +19,7 @@ do not use smoothed estimates; they take each estimate with its largest error.
 """
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.objectives import Estimates, PlacementObjective
+from wattloop.schedule.step_function import StepFunction
 from wattloop.schedule.view import ClusterView
 
 Floats = NDArray[np.float64]
@@ -172,14 +174,23 @@ def waiting_level(waiting: float) -> float:
 
 
 def joule_price(view: ClusterView) -> float:
-    """Return the carbon intensity over its mean, else the price over its mean, else 1."""
+    """Return the carbon intensity over its mean, else the price over its mean, else 1.
+
+    Where prices fall below 0, joules count nothing: no energy is used to be paid for it. The mean
+    is that of the prices with 0 in their place.
+    """
     steps = view.carbon_g_per_kwh or view.price_per_kwh
     if steps is None:
         return 1.0
-    now, mean = steps.at(view.now_s), steps.mean()
+    now, mean = steps.at(view.now_s), _mean_paid(steps)
     if mean <= 0:
         return 1.0
     return _level(now / mean, PRICES_PER_DOUBLING) if now > 0 else 0.0
+
+
+@lru_cache(maxsize=16)
+def _mean_paid(steps: StepFunction) -> float:
+    return replace(steps, values=tuple(max(value, 0.0) for value in steps.values)).mean()
 
 
 def _level(value: float, per_doubling: int) -> float:
