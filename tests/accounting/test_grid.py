@@ -42,6 +42,7 @@ class Grid:
         self.now_s = float(int(time.time()) // 3_600 * 3_600)
         self.value = lambda wall_s: 300.0 + 10 * ((wall_s - self.now_s) / HOUR)
         self.requests: list[str] = []
+        self.queries: list[str] = []
         self.reply: bytes | None = None
         self.status = 200
         self.moved_to = ""
@@ -52,6 +53,7 @@ class Grid:
 
     def answer(self, path: str, query: dict[str, list[str]], headers) -> tuple[int, bytes]:  # noqa: PLR0911 - one per address
         self.requests.append(path)
+        self.queries.append(str(query))
         if self.reply is not None or self.status != 200:
             return self.status, self.reply or b""
         if path.startswith("/carbon-intensity/"):
@@ -86,7 +88,7 @@ class Grid:
             data = {"data": rows} if path.startswith("/regional") else rows
             return 200, json.dumps({"data": data}).encode()
         if path == "/api":
-            if query["securityToken"] != [TOKEN]:
+            if headers["SECURITY_TOKEN"] != TOKEN or "securityToken" in query:
                 return 401, b"<x/>"
             return 200, self.xml(query["documentType"][0])
         return 404, b""
@@ -260,11 +262,20 @@ def test_a_refused_token_is_named_by_its_variable_only(world, monkeypatch):
         assert "wrong-and-secret" not in str(refused.value)
 
 
-def test_a_token_does_not_follow_a_redirection(world):
+@pytest.mark.parametrize("name", ["electricity-maps:DE", "watttime:CAISO_NORTH", "entsoe:FR"])
+def test_no_url_has_a_token(world, name):
+    """Promise: the logs of proxies and servers, which have URLs, never have a user's token."""
+    read_history(named(world, name), world.now_s - 2 * HOUR, world.now_s, 60.0)
+    assert world.requests
+    assert TOKEN not in "".join(world.requests + world.queries)
+
+
+@pytest.mark.parametrize("name", ["electricity-maps:DE", "entsoe:FR"])
+def test_a_token_does_not_follow_a_redirection(world, name):
     """Promise: another host that the provider names does not get the user's token."""
     world.moved_to = "/elsewhere"
     with pytest.raises(GridUnavailable):
-        read_forecast(named(world, "electricity-maps:DE"), 60.0)
+        read_history(named(world, name), world.now_s - 2 * HOUR, world.now_s, 60.0)
     assert world.seen
     assert not [headers for headers in world.seen if TOKEN in str(headers)]
 
