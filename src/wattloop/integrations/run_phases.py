@@ -14,6 +14,7 @@ from wattloop.core.units import (
     format_share,
     short_energy,
 )
+from wattloop.measure.run_journal import PHASES
 
 Span = tuple[float, float]
 
@@ -27,11 +28,12 @@ PRIORITY = (
 )
 """Where spans overlap, the first of these counts the time."""
 
-ORDER = ("start-up", *PRIORITY, "tail")
+ORDER = PHASES
 PER_UNIT = ("sample_j", "samples_per_j", "token_j", "tokens_per_j")
 """Joules per sample and per token; samples and tokens per joule, which is per second and watt."""
-SAMPLED_SPANS = 1_000
-"""Of more spans than this, the energy of evenly spread ones is scaled by time."""
+SAMPLED_SPANS, LIVE_SPANS = 1_000, 16
+"""Of more spans than this, the energy of evenly spread ones is scaled by time: at the end of a run,
+and of those since the last look at a run that goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +175,16 @@ def phase_energies(
     energy_between: Callable[[float, float], float | None],
     total_j: float | None,
     rest: str = "training",
+    most: int = SAMPLED_SPANS,
 ) -> list[Phase]:
-    """Return the energy of each phase; `rest` has what the others leave of the total."""
+    """Return the energy of each phase; `rest` has what the others leave of the total.
+
+    Of more spans than `most` in a phase, evenly spread ones are looked at.
+    """
     phases: list[Phase] = []
     for name, spans in parts.items():
         time_s = sum(b - a for a, b in spans)
-        energy_j = None if name == rest else _energy_j(spans, time_s, energy_between)
+        energy_j = None if name == rest else _energy_j(spans, time_s, energy_between, most)
         phases.append(Phase(name, time_s, energy_j, len(spans)))
     known_j = [p.energy_j for p in phases if p.name != rest]
     if total_j is None or any(j is None for j in known_j):
@@ -187,6 +193,62 @@ def phase_energies(
     return [
         Phase(p.name, p.time_s, max(rest_j, 0.0), p.parts) if p.name == rest else p for p in phases
     ]
+
+
+class PhaseTotals:
+    """Time and energy of each phase of a run that goes on: they only grow.
+
+    Time is added up to the end of a step or of a span. What comes after belongs to a phase that is
+    known when it ends. A span that is reported later than the next step is left out.
+
+    Attributes:
+        time_s: phase -> seconds up to `until_s`.
+        energy_j: phase -> joules; None once they could not be read.
+    """
+
+    def __init__(self, begin_s: float) -> None:
+        self.until_s = begin_s
+        self.time_s = dict.fromkeys(ORDER, 0.0)
+        self.energy_j: dict[str, float | None] = dict.fromkeys(ORDER, 0.0)
+        self._stepped = False
+
+    def add(
+        self,
+        until_s: float,
+        training: Sequence[Span],
+        spans: Mapping[str, Sequence[Span]],
+        energy_between: Callable[[float, float], float | None],
+        *,
+        ended: bool = False,
+    ) -> None:
+        """Add the time up to `until_s`; `training` and `spans` are those of the whole run."""
+        if until_s <= self.until_s:
+            return
+        window = (self.until_s, until_s)
+        steps = _ending_after(training, window[0])
+        recent = {name: _ending_after(each, window[0]) for name, each in spans.items()}
+        parts = split_run(window, steps, recent)
+        between = "tail" if ended and not steps else "pause"
+        if self._stepped and "start-up" in parts:
+            parts[between] = merge([*parts.get(between, ()), *parts.pop("start-up")])
+        if not ended and "tail" in parts:
+            parts["pause"] = merge([*parts.get("pause", ()), *parts.pop("tail")])
+        whole_j = energy_between(*window)
+        for phase in phase_energies(parts, energy_between, whole_j, most=LIVE_SPANS):
+            self.time_s[phase.name] += phase.time_s
+            before_j = self.energy_j[phase.name]
+            known = before_j is not None and phase.energy_j is not None
+            self.energy_j[phase.name] = before_j + phase.energy_j if known else None  # type: ignore[operator]  # both are numbers
+        self.until_s = until_s
+        self._stepped = self._stepped or bool(steps)
+
+
+def _ending_after(spans: Sequence[Span], time_s: float) -> list[Span]:
+    """Return the last spans of a list in order of time."""
+    i = len(spans)
+    while i and spans[i - 1][1] > time_s:
+        i -= 1
+    return list(spans[i:])
 
 
 MOST_DRAWN = 60
@@ -232,9 +294,12 @@ def subtract(spans: Sequence[Span], taken: Sequence[Span]) -> list[Span]:
 
 
 def _energy_j(
-    spans: Sequence[Span], time_s: float, energy_between: Callable[[float, float], float | None]
+    spans: Sequence[Span],
+    time_s: float,
+    energy_between: Callable[[float, float], float | None],
+    most: int,
 ) -> float | None:
-    every = max(1, len(spans) // SAMPLED_SPANS)
+    every = max(1, len(spans) // most)
     sampled = spans[::every]
     energies_j = [energy_between(a, b) for a, b in sampled]
     if any(j is None for j in energies_j):

@@ -8,13 +8,18 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import user_id, user_name
+from wattloop.core.records import Provenance
+from wattloop.core.results import non_overlapping
 from wattloop.core.text import plain
+from wattloop.measure.job import scheduler_facts
+from wattloop.measure.run_journal import RunProgress
 from wattloop.store.formats.prometheus import (
     OPENMETRICS_TYPE,
     TEXT_TYPE,
@@ -236,10 +241,10 @@ class RunMetrics:
 
     Args:
         address: where to listen, or the URL of a collector.
-        progress: steps, samples and tokens so far, by name.
+        progress: steps and phases so far.
     """
 
-    def __init__(self, address: str, progress: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(self, address: str, progress: Callable[[], RunProgress]) -> None:
         self.endpoint = open_metrics(address, self.families)
         self._progress = progress
         self._session: Session | None = None
@@ -258,7 +263,14 @@ class RunMetrics:
     def _families(self, session: "Session") -> Iterator[MetricFamily]:
         now_s = session.clock.now_s()
         result, watts = session.between(session.started_s, now_s), session.power_w()
-        run = {"run": session.run_id, "name": plain(session.name)}
+        facts = scheduler_facts(os.environ)
+        run = {
+            "run": session.run_id,
+            "name": plain(session.name),
+            "user": plain(facts.get("user") or user_name(user_id())),
+            "project": plain(facts.get("project", "")),
+            "job_id": plain(facts.get("job", "")),
+        }
         labels = [
             {
                 **run,
@@ -294,17 +306,48 @@ class RunMetrics:
             [MetricSample(run, now_s - session.started_s)],
             "seconds",
         )
-        progress = self._progress()
-        for name in ("steps", "samples", "tokens"):
-            value = progress.get(name) or (None if name != "steps" else 0.0)
-            text = f"Training {name} so far."
-            yield MetricFamily(f"wattloop_run_{name}_total", text, [MetricSample(run, value)])
-        yield MetricFamily(
-            "wattloop_run_seconds_since_step",
-            "Time since the last training step: large in evaluations, checkpoints and stalls.",
-            [MetricSample(run, progress.get("since_s"))],
-            "seconds",
+        domains = [channel.domain for channel in session.channels]
+        counted = non_overlapping((d.name, d.inside) for d in domains)
+        provenances = [d.provenance for d in domains if d.name in counted]
+        provenance = Provenance.weakest(provenances).value if provenances else ""
+        yield from progress_families(
+            "wattloop_run", "the run", [(run, provenance, self._progress())], now_s
         )
+
+
+def progress_families(
+    prefix: str,
+    whose: str,
+    rows: Sequence[tuple[Mapping[str, str], str, RunProgress]],
+    now_s: float,
+) -> Iterator[MetricFamily]:
+    """Return steps and phases of runs, or of jobs, by labels and the provenance of their joules."""
+    for name in ("steps", "samples", "tokens"):
+        samples = [MetricSample(labels, getattr(p, name)) for labels, _, p in rows]
+        yield MetricFamily(f"{prefix}_{name}_total", f"Training {name} of {whose} so far.", samples)
+    ago = [(labels, p.last_step_s) for labels, _, p in rows]
+    yield MetricFamily(
+        f"{prefix}_seconds_since_step",
+        "Time since the last training step: large in evaluations, checkpoints and stalls.",
+        [MetricSample(labels, None if s is None else max(0.0, now_s - s)) for labels, s in ago],
+        "seconds",
+    )
+    phases = [(row, phase, *found) for row in rows for phase, found in row[2].phases.items()]
+    yield MetricFamily(
+        f"{prefix}_phase_seconds_total",
+        f"Time of a phase of {whose}; what a present phase is, its end tells.",
+        [MetricSample({**row[0], "phase": phase}, time_s) for row, phase, time_s, _ in phases],
+        "seconds",
+    )
+    yield MetricFamily(
+        f"{prefix}_phase_energy_joules_total",
+        f"Energy of a phase of {whose}, of the domains in_total.",
+        [
+            MetricSample({**row[0], "phase": phase, "provenance": row[1]}, energy_j)
+            for row, phase, _, energy_j in phases
+        ],
+        "joules",
+    )
 
 
 class _Server(ThreadingHTTPServer):

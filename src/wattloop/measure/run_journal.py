@@ -1,17 +1,21 @@
-"""The journal of a run as its session writes it: header, readings, windows, events and notes."""
+"""The journal of a run as its session writes it, and its progress for other processes."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import os
+import stat
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wattloop.core.files import CLOSE_ON_EXEC, NO_FOLLOW, NO_WAIT, atomic_write_json
 from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope
 from wattloop.core.text import without_query_secrets
 from wattloop.measure.meter_stream import MeterStream
@@ -282,3 +286,79 @@ class RunJournal:
             result = window.result  # computed while the curve still has all its points
             if self._writer is not None:
                 self._writer.event({"type": "window", "window": result.to_dict()})
+
+
+# Progress of a run for other processes of the machine, such as the agent of the node: a small file
+# next to the step files of its program, replaced every few seconds.
+
+PROGRESS_FILE = "progress.json"
+MOST_PROGRESS_B = 16_384
+PHASES = (
+    *("start-up", "compilation", "checkpoint", "evaluation", "waiting for data", "pause"),
+    *("training", "tail"),
+)
+"""Phases of a run with steps, in the order in which they are shown."""
+
+
+class RunProgress(NamedTuple):
+    """Steps and phases of a run so far. Times are of the machine's monotonic clock.
+
+    Attributes:
+        samples, tokens: of all steps; None where the program does not tell.
+        last_step_s: end of the last step; None before the first.
+        phases: phase -> seconds, and joules where they are known, up to `until_s`.
+        until_s: the time after it belongs to no phase yet.
+        local_rank: of the process that measures; ranks of one node make the same steps.
+    """
+
+    steps: int = 0
+    samples: float | None = None
+    tokens: float | None = None
+    last_step_s: float | None = None
+    phases: Mapping[str, tuple[float, float | None]] = {}
+    until_s: float = 0.0
+    local_rank: int = 0
+
+    def write(self, folder: Path) -> None:
+        """Write the file. Raises OSError: the folder is gone, or the disk is full."""
+        atomic_write_json(folder / PROGRESS_FILE, self._asdict(), mode=0o600)
+
+    @classmethod
+    def read(cls, folder: Path, uid: int) -> RunProgress | None:
+        """Read the file of another user's run; None unless it is a plain file of that user.
+
+        It may say anything: numbers are checked, and other phases than `PHASES` are left out.
+        """
+        try:
+            flags = os.O_RDONLY | NO_FOLLOW | NO_WAIT | CLOSE_ON_EXEC
+            with os.fdopen(os.open(folder / PROGRESS_FILE, flags), "rb") as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
+                    return None
+                data = json.loads(file.read(MOST_PROGRESS_B))
+            phases = data["phases"]
+            return cls(
+                steps=int(_amount(data["steps"]) or 0),
+                samples=_amount(data["samples"]),
+                tokens=_amount(data["tokens"]),
+                last_step_s=_amount(data["last_step_s"]),
+                phases={
+                    name: (_amount(phases[name][0]) or 0.0, _amount(phases[name][1]))
+                    for name in PHASES
+                    if name in phases
+                },
+                until_s=_amount(data["until_s"]) or 0.0,
+                local_rank=int(_amount(data["local_rank"]) or 0),
+            )
+        except (OSError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError):
+            return None
+
+
+def _amount(value: Any) -> float | None:
+    """Return a number that may be an amount; raises ValueError for another."""
+    if value is None:
+        return None
+    number = float(value)
+    if isinstance(value, bool | str) or not 0 <= number < 1e18 or not math.isfinite(number):
+        raise ValueError(value)
+    return number

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from wattloop.integrations.records import PendingStep
 from wattloop.integrations.run_phases import (
+    PhaseTotals,
     Span,
     StepTotals,
     drawn_spans,
@@ -33,6 +34,7 @@ from wattloop.integrations.step_hook import step_file
 from wattloop.integrations.step_hook.step_file import StepFile
 from wattloop.integrations.step_resolver import StepResolver
 from wattloop.integrations.step_timeline import Edge
+from wattloop.measure.run_journal import RunProgress
 from wattloop.measure.session import Session
 
 SPAN_NAMES = {
@@ -56,6 +58,11 @@ WAITED_STEPS = 2
 PAUSE_S, PAUSE_STEPS = 0.5, 10
 """Time between two steps that is longer than this, and than so many median steps, is a pause."""
 RECENT_STEPS, FEWEST_STEPS = 64, 8
+PHASE_LAG_S = 1.0
+"""Readings of energy are complete up to this long ago."""
+PUBLISH_EVERY_S = 5.0
+SCHEDULERS = ("SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST")
+"""Variables of jobs on nodes that may have an agent."""
 
 
 class ProgramProcess:
@@ -131,6 +138,8 @@ class StepCollector:
         self._edges_s = array("d")
         """Begin and end of each step, in turn."""
         self._numbers = itertools.count()
+        self._phases = PhaseTotals(session.started_s)
+        self._published_s = -math.inf if any(map(os.environ.get, SCHEDULERS)) else math.inf
         self._resolver = StepResolver(session, self._poll)
         self._resolver.start()
 
@@ -141,12 +150,42 @@ class StepCollector:
         return [span for name, span in spans if name == "compilation"]
 
     @property
-    def progress(self) -> dict[str, float]:
-        """Steps, samples and tokens so far, and the seconds since the last step."""
-        tokens = sum(p.tokens or 0.0 for p in list(self._processes.values()) if not p.rank)
-        last = self._last
-        since_s = {} if last is None else {"since_s": self._session.clock.now_s() - last.host_s}
-        return {"steps": self.steps, "samples": self._samples, "tokens": tokens, **since_s}
+    def progress(self) -> RunProgress:
+        """Steps and phases so far."""
+        with self._lock:
+            return self._progress()
+
+    def _progress(self) -> RunProgress:
+        session, phases = self._session, self._phases
+        until_s, begin_s = session.ended_s, phases.until_s
+        if not self._finished:
+            last_s = begin_s if self._last is None else self._last.host_s
+            if self._pause_ends_s:
+                last_s = max(last_s, self._pause_ends_s[-1])
+            until_s = min(last_s, session.clock.now_s() - PHASE_LAG_S)
+        if until_s is not None:
+            spans = (self._training, self._spans)
+            phases.add(until_s, *spans, self._energy_between_j, ended=self._finished)
+        tokens = sum(p.tokens or 0.0 for p in self._processes.values() if not p.rank)
+        return RunProgress(
+            steps=self.steps,
+            samples=self._samples if self._samples > 0 else None,
+            tokens=tokens or None,
+            last_step_s=None if self._last is None else self._last.host_s,
+            phases={name: (s, phases.energy_j[name]) for name, s in phases.time_s.items()},
+            until_s=phases.until_s,
+            local_rank=0 if session.job is None else session.job.local_rank or 0,
+        )
+
+    def _publish(self, now_s: float) -> None:
+        """Write the progress for the agent of the node, in a job that may have one."""
+        if now_s - self._published_s < PUBLISH_EVERY_S:
+            return
+        self._published_s = now_s
+        try:
+            self._progress().write(self._folder)
+        except OSError:  # the program has removed the folder, or the disk is full
+            return
 
     def finish(self) -> None:
         """Read the last records, resolve them, and record the phases."""
@@ -175,6 +214,7 @@ class StepCollector:
                 now_s = self._session.clock.now_s()
                 self._read()
                 self._advance(now_s)
+                self._publish(now_s)
 
     def _read(self) -> bool:
         """Read what is new; return False if nothing is."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattloop.core.files import CLOSE_ON_EXEC, is_locked, try_lock, unlock_and_close, user_id
+from wattloop.measure.run_journal import PHASES, RunProgress
 
 if TYPE_CHECKING:
     from wattloop.integrations.run_phases import StepTotals
@@ -57,9 +58,11 @@ class StepHook:
         return None if self._collector is None else self._collector.totals
 
     @property
-    def progress(self) -> dict[str, float]:
-        """Steps, samples and tokens so far; empty before the first."""
-        return {} if self._collector is None else self._collector.progress
+    def progress(self) -> RunProgress:
+        """Steps and phases so far."""
+        if self._collector is not None:
+            return self._collector.progress
+        return RunProgress(phases=dict.fromkeys(PHASES, (0.0, 0.0)))
 
     def begin(self, session: Session, environment: dict[str, str]) -> dict[str, str]:
         """Return the environment of the program, with the hook first on its path."""

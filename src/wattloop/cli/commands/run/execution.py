@@ -302,8 +302,9 @@ def execute(command: list[str], options: RunOptions) -> int:
     hooks += [] if saving is None else [saving]
     if options.metrics_port is not None:
         from wattloop.measure.metrics_endpoint import RunMetrics
+        from wattloop.measure.run_journal import RunProgress
 
-        progress = dict if hook is None else (lambda: hook.progress)
+        progress = RunProgress if hook is None else (lambda: hook.progress)
         hooks.append(RunMetrics(options.metrics_port, progress))
     server = None
     if options.serving is not None:
