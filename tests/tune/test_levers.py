@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -93,7 +94,10 @@ def test_energy_is_of_what_the_training_used(settings, tmp_path, uses_gpu, scope
 
 
 def test_a_cap_is_found_in_the_steps_of_a_function(settings, tmp_path):
-    """Promise: probes are steps of the training; the limits are as before when the segment ends."""
+    """Promise: probes are steps of the training; the limits are as before when the segment ends.
+
+    Energy is judged, not EDP: on a busy machine a probe may take half as long again by chance.
+    """
     problem = small_problem()
     bench = FunctionExecutor(
         lambda trial: busy(trial, epochs=9),
@@ -104,7 +108,7 @@ def test_a_cap_is_found_in_the_steps_of_a_function(settings, tmp_path):
     )
     physical_curves()  # takes its time once, and this training is short
     try:
-        progress = bench.run(segment(cap=CAPS, until=Until(epochs=8)))
+        progress = bench.run(segment(cap=replace(CAPS, metric="energy"), until=Until(epochs=8)))
         assert limits() == [700, 700]
     finally:
         bench.close()
