@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, load_settings
+from wattloop.core.units import Dimension, quantity
 
 NAMES = {
     "interval": "interval_s",
@@ -76,6 +77,14 @@ def file_option(names: str, text: str, default: Any = ...) -> Any:
 
 def argument(metavar: str | None, text: str, default: Any = ...) -> Any:
     return OptionSpec((), metavar, text, default)
+
+
+def option_amount(text: str, name: str, dimension: Dimension, what: str) -> float:
+    """Parse the amount of the option `name` in SI units; `what` tells how to write it."""
+    try:
+        return quantity(text, dimension, what=what).value
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 # Numbers are taken as text: Settings checks them, and names the allowed range.

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from wattloop.fleet.delivery import DeliveryOptions, DeliveryProgress
 
 
+app = Verb(
+    "Measure a node once, and share its energy among the jobs that Slurm runs on it.",
+    example="wattloop agent hooks --install /etc/slurm\nwattloop agent run --node n1",
+)
 ConfigFile = Annotated[str | None, option("--config FILE", "agent.yaml (docs/agent.md).")]
 Node = Annotated[
     str | None, option("--node NAME", "This node's name in Slurm (default: the host's).")
@@ -33,6 +37,7 @@ def node_name(given: str | None) -> str:
     return given or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
 
 
+@app.command("run", example="wattloop agent run --node n1")
 def run_command(
     *, config: ConfigFile = None, node: Node = None, json_file: JsonFile = None
 ) -> None:
@@ -64,9 +69,25 @@ def run_command(
     write_json({"node": name, "folder": str(folder)}, json_file)
 
 
+SILENT_S = 30.0
+
+
+@app.command("status", example="wattloop agent status --node n1")
+def status_command(
+    *, config: ConfigFile = None, node: Node = None, json_file: JsonFile = None
+) -> None:
+    """Show jobs, power and faults of this node as its agent sees them."""
+    from wattloop.fleet.agent.config import load_agent_config
+
+    name = node_name(node)
+    found = agent_status(load_agent_config(config, name).place, name)
+    present(json_file, lambda: found, lambda: _show(found))
+
+
 LOOK_S = 0.1
 
 
+@app.command("deliver", example="wattloop agent deliver --node n1 --once")
 def deliver_command(
     *,
     node: str = option("--node NAME", "This node, as Slurm calls it."),
@@ -175,6 +196,7 @@ def _stalled(options: "DeliveryOptions", left: int | None, timeout_s: float) -> 
 FOLDER = "/var/lib/wattloop/{node}"
 
 
+@app.command("hooks", example="wattloop agent hooks --install /etc/slurm")
 def hooks_command(
     *,
     install: str | None = option(
@@ -206,20 +228,6 @@ def hooks_command(
     if json_file != "-":
         say("add to slurm.conf, and run 'scontrol reconfigure':")
         typer.echo("\n".join(lines))
-
-
-SILENT_S = 30.0
-
-
-def status_command(
-    *, config: ConfigFile = None, node: Node = None, json_file: JsonFile = None
-) -> None:
-    """Show jobs, power and faults of this node as its agent sees them."""
-    from wattloop.fleet.agent.config import load_agent_config
-
-    name = node_name(node)
-    found = agent_status(load_agent_config(config, name).place, name)
-    present(json_file, lambda: found, lambda: _show(found))
 
 
 def agent_status(folder: Path, node: str) -> dict[str, Any]:
@@ -290,21 +298,3 @@ def _show(found: dict[str, Any]) -> None:
         for job in found["jobs"]
     ]
     print_rows(("job", "name", "user", "GPUs", "CPUs", "for", "energy"), rows)
-
-
-app = Verb(
-    "Measure a node once, and share its energy among the jobs that Slurm runs on it.",
-    example="wattloop agent hooks --install /etc/slurm\nwattloop agent run --node n1",
-)
-
-
-app.command("run", example="wattloop agent run --node n1")(run_command)
-
-
-app.command("status", example="wattloop agent status --node n1")(status_command)
-
-
-app.command("deliver", example="wattloop agent deliver --node n1 --once")(deliver_command)
-
-
-app.command("hooks", example="wattloop agent hooks --install /etc/slurm")(hooks_command)

@@ -11,7 +11,7 @@ import typer
 
 from wattloop.bench.idle import IdleByThreads, IdleLines, idle_by_threads, idle_line
 from wattloop.bench.plan import BenchPlan, BenchRequest, make_plan, split_words, usable_cpus
-from wattloop.bench.record import BenchRecord, BenchRecorder
+from wattloop.bench.record import BenchRecord, BenchRecorder, stored_record
 from wattloop.bench.result import KernelResult
 from wattloop.bench.roofline import roofline
 from wattloop.bench.runner import TIMEOUT_S, KernelBench
@@ -29,6 +29,7 @@ from wattloop.cli.output import print_rows, print_table, say, write_json
 from wattloop.cli.progress import BAR_WIDTH, is_redrawable, updated_row, warn_if_busy
 from wattloop.core.errors import ConfigError, StoreError
 from wattloop.core.files import user_path
+from wattloop.core.records import picked
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
 from wattloop.core.table import Table
@@ -171,13 +172,8 @@ def _table(name: str, record: BenchRecord, space: float | None) -> Table:
 def _listing() -> dict[str, Any]:
     return {
         "kernels": [
-            {
-                "name": kind.name,
-                "equation": kind.equation,
-                "size_means": kind.size_means,
-                "sizes": dict(kind.sizes),
-                "dtypes": list(kind.dtypes),
-            }
+            picked(kind, "name equation size_means")
+            | {"sizes": dict(kind.sizes), "dtypes": list(kind.dtypes)}
             for kind in (KERNELS | FURTHER).values()
         ],
         "backends": [
@@ -233,7 +229,7 @@ def _watched(plan: BenchPlan, session: Session, how_idle: str, timeout_s: float)
             idle=idle.to_dict(),
             idle_by_threads=rows,
             machine=machine_facts(session),
-            missing=[{"name": m.name, "reason": m.reason} for m in session.missing],
+            missing=[picked(missing, "name reason") for missing in session.missing],
             warnings=[*idle.warnings, *session.notes, *(keeper.warnings if keeper else ())],
             experiment_id=keeper.experiment_id if keeper else None,
         )
@@ -360,9 +356,6 @@ def bench(  # noqa: PLR0913 - one parameter per option
 
 
 def _kept(settings: Settings, reference: str) -> BenchRecord:
-    from wattloop.bench.record import stored_record
-    from wattloop.store.database import open_store
-
     with open_store(settings.store_location) as store:
         return stored_record(store, reference)
 

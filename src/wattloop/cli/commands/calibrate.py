@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from wattloop.predict.calibrate.machine import CalibrationDevice
 
 
+app = Verb(
+    "Measure a GPU in minutes, and fit the constants predict uses.",
+    example="wattloop calibrate collect -o mine.jsonl\nwattloop calibrate fit mine.jsonl",
+)
 CPU = "cpu"
 
 
@@ -38,6 +42,7 @@ def device_of(gpu: str) -> str:
     return f"cuda:{int(gpu)}"
 
 
+@app.command("collect", example="wattloop calibrate collect -o mine.jsonl")
 def collect_command(
     *,
     gpu: str = option("--gpu N", "Which GPU; 'cpu' only tries the program.", "0"),
@@ -168,6 +173,7 @@ Estimator = Annotated[
 ]
 
 
+@app.command("fit", example="wattloop calibrate fit mine.jsonl")
 def fit_command(
     files: Files,
     output: Output = None,
@@ -227,6 +233,7 @@ def _quietly(message: str) -> None:
     """Progress is for people who watch."""
 
 
+@app.command("host", example="wattloop calibrate host")
 def host_command(
     gpu: str = option("--gpu N", "Which GPU.", "0"),
     calibration: Calibration = None,
@@ -282,18 +289,3 @@ def report(found: "HostSpeed", gpu: str, calibration: str | None, json_file: str
         f"wattloop: host speed {found.speed:.2f} ({found.low:.2f} to {found.high:.2f} from round "
         f"to round); next: wattloop predict --gpu {gpu}{own} --host-speed {found.speed:.2f} ..."
     )
-
-
-app = Verb(
-    "Measure a GPU in minutes, and fit the constants predict uses.",
-    example="wattloop calibrate collect -o mine.jsonl\nwattloop calibrate fit mine.jsonl",
-)
-
-
-app.command("collect", example="wattloop calibrate collect -o mine.jsonl")(collect_command)
-
-
-app.command("fit", example="wattloop calibrate fit mine.jsonl")(fit_command)
-
-
-app.command("host", example="wattloop calibrate host")(host_command)

@@ -19,12 +19,19 @@ from wattloop.accounting.grid import (
     read_prices,
 )
 from wattloop.cli.app import Verb
-from wattloop.cli.options import Config, JsonFile, file_option, option, settings_of
+from wattloop.cli.options import (
+    Config,
+    JsonFile,
+    file_option,
+    option,
+    option_amount,
+    settings_of,
+)
 from wattloop.cli.output import check_target, print_rows, say, write_json, write_text
 from wattloop.core.errors import ConfigError, GridUnavailable
 from wattloop.core.settings import Settings
 from wattloop.core.table import records_csv
-from wattloop.core.units import Dimension, format_duration, quantity
+from wattloop.core.units import Dimension, format_duration
 
 app = Verb()
 NO_PROVIDER = (
@@ -123,10 +130,7 @@ def wait_until_green(settings: Settings, delay: str, lasts: str) -> None:
 
 def seconds_of(text: str, name: str) -> float:
     """Parse a duration of an option such as `2h`."""
-    try:
-        value = quantity(text, Dimension.TIME, what="a time such as 2h or 90min").value
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from None
+    value = option_amount(text, name, Dimension.TIME, "a time such as 2h or 90min")
     if not 0 < value <= 400 * DAY_S:
         raise ConfigError(f"{name} {text}: give a time above 0, such as 2h")
     return value

@@ -12,6 +12,7 @@ from wattloop.cli.output import present, print_rows, write_text
 from wattloop.cli.progress import counted
 from wattloop.control.lever import LeverState, format_setting
 from wattloop.control.registry import find_levers as levers_here
+from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, Provenance, picked
 from wattloop.core.settings import SENSORS
 from wattloop.hardware.host import Host
@@ -28,11 +29,9 @@ def as_dict(
     hidden: Sequence[HiddenGpus] = (),
 ) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "meters": [*map(_meter_dict, inventory.meters), *_refusal_dicts(inventory)],
+        "meters": [*map(_meter_dict, inventory.meters), *map(_refusal_dict, inventory.refusals)],
         "levers": [lever.to_dict() for lever in levers],
-        "missing": [
-            {"name": m.name, "reason": m.reason, "remedy": m.remedy} for m in inventory.missing()
-        ],
+        "missing": [picked(missing, "name reason remedy") for missing in inventory.missing()],
         "left_out": [
             {"name": name, "reason": each.because} for each in hidden for name in each.names
         ],
@@ -152,33 +151,21 @@ def _print_checks(checks: Sequence[MeterComparison]) -> None:
 def _meter_dict(meter: Meter) -> dict[str, Any]:
     kinds = [domain.provenance for domain in meter.domains]
     return {
-        "name": meter.name,
-        "available": True,
-        "reason": "",
-        "remedy": "",
+        **{"name": meter.name, "available": True, "reason": "", "remedy": ""},
         "provenance": Provenance.weakest(kinds).value if kinds else None,
         "domains": [picked(domain, DOMAIN_FIELDS) for domain in meter.domains],
-        "signals": [{"name": s.name, "unit": s.unit} for s in meter.signals],
+        "signals": [picked(signal, "name unit") for signal in meter.signals],
         "refused": [missing._asdict() for missing in meter.refused],
         "parts": [],
     }
 
 
-def _refusal_dicts(inventory: Inventory) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": refusal.meter,
-            "available": False,
-            "reason": refusal.reason,
-            "remedy": refusal.remedy,
-            "provenance": None,
-            "domains": [],
-            "signals": [],
-            "refused": [],
-            "parts": list(refusal.parts),
-        }
-        for refusal in inventory.refusals
-    ]
+def _refusal_dict(refusal: MeterUnavailable) -> dict[str, Any]:
+    return {
+        **{"name": refusal.meter, "available": False, **picked(refusal, "reason remedy")},
+        **{"provenance": None, "domains": [], "signals": [], "refused": []},
+        "parts": list(refusal.parts),
+    }
 
 
 DOMAIN_FIELDS = (
@@ -266,7 +253,7 @@ def devices(
         checks = None
         if check or report is not None:
             count = 1 if report is None else REPORT_ROUNDS
-            rounds = [_checks(context, inventory, seconds, json_file) for _ in range(count)]
+            rounds = [_checks(context, inventory, seconds) for _ in range(count)]
             checks = rounds[-1]
             if report is not None:
                 write_text(verification_report(rounds, seconds), report, "--report")
@@ -280,9 +267,7 @@ def devices(
         inventory.close()
 
 
-def _checks(
-    context: Context, inventory: Any, seconds: float, json_file: str | None
-) -> list[MeterComparison]:
+def _checks(context: Context, inventory: Inventory, seconds: float) -> list[MeterComparison]:
     if seconds < 2:
         return verify(inventory.meters, context.clock, seconds)
     with counted("comparing sources", total=1.0) as bar:

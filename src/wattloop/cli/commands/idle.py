@@ -18,6 +18,7 @@ from wattloop.cli.options import option
 from wattloop.cli.output import print_rows, say, write_json
 from wattloop.cli.progress import counted, is_redrawable, warn_if_busy
 from wattloop.core.errors import ConfigError, MeterUnavailable
+from wattloop.core.records import picked
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy, format_power
@@ -132,10 +133,7 @@ def _kept(settings: Settings, record: IdleRecord) -> str:
 
 def _as_dict(fit: IdleFit, record: IdleRecord, kept: str) -> dict[str, Any]:
     return {
-        "machine_id": record.machine_id,
-        "host": record.host,
-        "kernel": record.kernel,
-        "fitted_wall_s": record.fitted_wall_s,
+        **picked(record, "machine_id host kernel fitted_wall_s"),
         "kept": kept or None,
         "domains": [
             {
@@ -150,6 +148,6 @@ def _as_dict(fit: IdleFit, record: IdleRecord, kept: str) -> dict[str, Any]:
             }
             for name, line in fit.lines.items()
         ],
-        "missing": [{"name": m.name, "reason": m.reason} for m in fit.skipped],
+        "missing": [picked(missing, "name reason") for missing in fit.skipped],
         "warnings": list(fit.warnings),
     }

@@ -20,6 +20,7 @@ from wattloop.cli.options import (
     Zone,
     file_option,
     option,
+    option_amount,
     settings_of,
 )
 from wattloop.cli.output import (
@@ -35,7 +36,7 @@ from wattloop.cli.output import (
 )
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
-from wattloop.core.units import format_duration, format_energy
+from wattloop.core.units import Dimension, format_duration, format_energy
 from wattloop.integrations.step_hook.program import StepHook
 from wattloop.measure.command import CommandRun, ProgramHook, run_command
 from wattloop.measure.session import RunResult
@@ -354,12 +355,7 @@ SAVER_METRICS = ("energy", "eds", "edp")
 
 
 def _share(text: str, name: str, most: float) -> float:
-    from wattloop.core.units import Dimension, quantity
-
-    try:
-        value = quantity(text, Dimension.SHARE, what="a share; write it as 5% or 0.05").value
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from None
+    value = option_amount(text, name, Dimension.SHARE, "a share; write it as 5% or 0.05")
     if not 0 <= value <= most:
         raise ConfigError(f"{name} {text}: give a share from 0 to {100 * most:g}%, such as 5%")
     return value
@@ -461,7 +457,6 @@ def keep(settings: Settings, run: "RunResult | None" = None, run_id: str = "") -
 
 def _waiting(settings: Settings, run_id: str) -> str:
     """Return what waits for the store, judged by the journal's content."""
-    from wattloop.core.units import format_energy
     from wattloop.measure.recovery import finalize_orphaned_run
     from wattloop.store.journal import journal_directory, read_journal
 

@@ -14,6 +14,7 @@ from wattloop.cli.output import is_terminal, say, write_json
 from wattloop.cli.plot import add_plot_command
 from wattloop.cli.stored import chosen, nothing_yet, open_user_store, run_filter
 from wattloop.core.errors import ConfigError
+from wattloop.core.records import picked
 
 if TYPE_CHECKING:
     from wattloop.measure.job_energy import MeasuredJobEnergy
@@ -286,8 +287,7 @@ def import_command(
         say(f"wattloop: {problem}")
     counts = f"{len(done.added)} added, {len(done.updated)} updated, {len(done.known)} known"
     say(f"{file}: {counts}, {len(done.problems)} line(s) refused")
-    data = {"added": done.added, "updated": done.updated, "known": done.known}
-    write_json(data | {"problems": done.problems}, given.json_file)
+    write_json(picked(done, "added updated known problems"), given.json_file)
     if done.problems and not (done.added or done.updated or done.known):
         raise ConfigError(f"{file}: no line could be imported")
 

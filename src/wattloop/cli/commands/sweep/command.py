@@ -22,6 +22,7 @@ from wattloop.cli.stored import NAMED, add_list_command, outputs_folder, say_whi
 from wattloop.cli.stored import which as which_one
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError, ExperimentNotFound
+from wattloop.core.records import picked
 from wattloop.core.settings import Settings
 from wattloop.core.table import Table, records_csv
 from wattloop.core.units import iso_time
@@ -352,10 +353,7 @@ add_list_command(
     example="wattloop sweep --cap 50%:100%:10% -- python train.py",
     row=lambda place, experiment: (experiment, read_trials(place, experiment.experiment_id)),
     as_dict=lambda row: {
-        "experiment_id": row[0].experiment_id,
-        "name": row[0].name,
-        "status": row[0].status,
-        "created_wall_s": row[0].created_wall_s,
+        **picked(row[0], "experiment_id name status created_wall_s"),
         "trials": len(row[1]),
         "ended": sum(trial.ended for trial in row[1]),
     },
@@ -449,12 +447,8 @@ def _trial_rows(result: SweepResult, store: "Store") -> list[dict[str, Any]]:
     for trial in read_trials(store, result.experiment.experiment_id):
         point, outcome = trial.settings["point"], trial.outcome
         row: dict[str, Any] = {
-            "number": trial.number,
-            "key": trial.key,
-            "status": trial.status,
-            "workload": point["workload"],
-            "library": point["library"],
-            "gpus": point["gpus"],
+            **picked(trial, "number key status"),
+            **{name: point[name] for name in ("workload", "library", "gpus")},
             **point["levels"],
             "is_default": point["is_default"],
             "warm_up": not str(trial.settings["repeat"]).isdecimal(),
