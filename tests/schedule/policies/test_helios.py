@@ -163,6 +163,22 @@ def test_a_job_waits_for_gpus_that_gain_it_more_than_the_wait_costs() -> None:
         assert (done.started_s[1] > 30.0) == waits
 
 
+def test_the_job_that_gains_least_by_waiting_starts_on_the_slow_gpus() -> None:
+    """The H100s are taken for 240 s; the job that is five times as fast there is next in line."""
+    jobs = replace(
+        jobs_of([(0, 1440), (1, 1000), (1, 1000)]),
+        kinds=(
+            JobKind("easy", gpus=(4,), types=("h100",)),
+            JobKind("easy", gpus=(4,)),
+            JobKind("picky", gpus=(4,)),
+        ),
+        kind=np.array([0, 1, 2]),
+    )
+    cluster = two_types()
+    done = Simulation(cluster, jobs, Helios(), truth=_PickyOracle(cluster)).run()
+    assert done.started_s.tolist() == [0, 1, 240]
+
+
 class _HopefulOracle(_PickyOracle):
     """Believes that work on the H100s takes a hundredth of its time."""
 

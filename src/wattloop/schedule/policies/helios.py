@@ -37,7 +37,7 @@ from wattloop.schedule.view import ClusterView, RunningJob
 Floats = NDArray[np.float64]
 Rank = Callable[[ClusterView, Columns, Floats], Floats]
 LOOKS = 16
-"""Most jobs of a round that may wait, the next ones in order: a later job does not gain by it."""
+"""Most jobs of a round that may wait: a later one in the line does not gain by it."""
 
 
 class Patience:
@@ -46,8 +46,10 @@ class Patience:
         a job waits if cost there + v P_ref (wait for it) < cost here
 
     The wait lasts until running jobs are expected to leave room, and for jobs ahead that wait for
-    the same GPU type. A second of it costs the same as a second of running. New jobs may overtake,
-    so a job that has waited for as long as it would run here does not wait any longer.
+    the same GPU type. First in that line is the job with the largest gain per GPU second there, so
+    that the placement here goes to the job that loses least by it. A second of waiting costs the
+    same as a second of running. New jobs may overtake, so a job that has waited for as long as it
+    would run here does not wait any longer.
 
     Args:
         value: v.
@@ -91,9 +93,12 @@ class Patience:
             reference_by_owner = queue.table(reference_w(exact=view.time_error == 0))
             times = queue.table(TIME)
             here_s = times.of_jobs(times.costs[fits].min(axis=0, initial=np.inf))
+            there_s = times.of_jobs(times.costs[chosen, np.arange(costs.shape[1])])
+            gpus = np.array([shape[1] for shape in queue.shapes])[there]
+            gain_w = (cost[rows] - least[rows]) / np.maximum(gpus[rows] * there_s[rows], 1e-12)
             owner = reference_by_owner.owner
             scores = scores.copy()
-            for row in rows[np.lexsort((waiting.job[rows], scores[rows]))][:LOOKS].tolist():
+            for row in rows[np.lexsort((waiting.job[rows], -gain_w))][:LOOKS].tolist():
                 gain_j = float(cost[row] - least[row])
                 column = row if owner is None else int(owner[row])
                 second_j = self._value * float(reference_by_owner.costs[there[row], column])
