@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from wattloop.control.daemon.job_gpus import JobGpus
@@ -26,7 +27,8 @@ from wattloop.fleet.agent.job_caps import (
 )
 from wattloop.fleet.agent.job_events import EventQueue, JobEvent, SlurmSource
 from wattloop.fleet.agent.job_facts import JobSource
-from wattloop.fleet.agent.live_metrics import AgentMetrics
+from wattloop.fleet.agent.job_shares import Account
+from wattloop.fleet.agent.live_metrics import AgentMetrics, JobPrograms
 from wattloop.fleet.agent.node_attribution import (
     STATE_FILE,
     STATUS_FILE,
@@ -74,6 +76,7 @@ class Agent:
         self.job_setup = JobSetupThread(context.config, context.folder, self.source)
         self.on_run_ended: Callable[[], None] | None = None
         self.on_step: Callable[[], None] | None = None
+        self.on_job_closed: Callable[[OpenRun, Account], None] | None = None
         self.attribution.sensors.on_gap = self._gap
         self._due_s = self._young_s = 0.0
 
@@ -301,6 +304,8 @@ class Agent:
         if self._savers is not None:
             self._savers.forget(run.plan.run_id)
         if run.plan.job:
+            if self.on_job_closed is not None:
+                self.on_job_closed(run, account)
             attribution.ledger.close(run.plan.run_id)
             del self.open_runs.runs[run.plan.run_id]
 
@@ -332,7 +337,8 @@ class AgentService:
         self._savers, self._source = savers, source
         self.stop = threading.Event()
         self._status: NodeStatus | None = None
-        self._metrics = AgentMetrics()
+        self._programs = JobPrograms(context.host.procfs, context.node)
+        self._metrics = AgentMetrics(self._programs)
         self.metrics_port: int | None = None
         """Port of the metrics, where they are asked for."""
 
@@ -361,7 +367,9 @@ class AgentService:
                     if config.metrics is not None:
                         endpoint = open_metrics(config.metrics, self._metrics.families)
                         threads.enter_context(endpoint)
+                        threads.enter_context(self._programs)
                         self.metrics_port = endpoint.port
+                        agent.on_job_closed = partial(self._metrics.close_job, agent)
                     agent.on_step = lambda: self._report(agent, sender)
                     agent.work(self.stop)
             finally:
