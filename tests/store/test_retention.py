@@ -17,7 +17,14 @@ from wattloop.store.journal import JournalWriter
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.retention import Dropped, Retention, apply_retention, parse_age
 from wattloop.store.run_record import read_windows
-from wattloop.store.runs import find_run, list_runs
+from wattloop.store.runs import (
+    delete_run,
+    delete_run_in,
+    find_run,
+    insert_run_in,
+    list_runs,
+    stored_totals,
+)
 from wattloop.store.sample_queries import read_curve, read_samples
 from wattloop.store.samples import find_series
 from wattloop.testing.journals import close_journal, ended, header, write_journal
@@ -115,6 +122,33 @@ def test_curves_and_whole_runs_go_at_their_own_ages(store: Store) -> None:
     assert points(store, "b-older") == (0, 0)
     assert find_run(store, "b-older").energy_j == 3_500.0
     assert job_totals(store).runs == 3
+
+
+def test_totals_of_deleted_runs_are_kept(store: Store) -> None:
+    """Promise: `ever` includes what was deleted, once; a run that is replaced counts once."""
+    (before,) = stored_totals(store, ever=True)
+    assert before["runs"] == 4
+    assert before["energy_j"] == pytest.approx(4 * 3_500.0)
+    year = 365 * DAY_S
+    policy = Retention(samples_s=year, levels_s=year, runs_s=year)
+    apply_retention(store, policy, now_wall_s=NOW_S)
+    found = threading.Barrier(4)
+
+    def remove() -> None:
+        found.wait()
+        delete_run(store, "b-older")
+
+    threads = [threading.Thread(target=remove) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with store.writing() as connection:
+        record = find_run(store, "c-month")
+        delete_run_in(connection, "c-month")
+        insert_run_in(connection, record)
+    assert stored_totals(store, ever=True) == [before]
+    assert [row["runs"] for row in stored_totals(store)] == [2]
 
 
 def test_it_can_be_stopped_and_goes_on_where_it_was(

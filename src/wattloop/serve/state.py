@@ -46,6 +46,7 @@ from wattloop.serve.worker import ImportQueue, Worker, WorkQueue, too_busy
 from wattloop.store.database import Store
 from wattloop.store.ingest.uploads import Ingest
 from wattloop.store.journal_import import import_orphaned
+from wattloop.store.runs import TOTALS, TOTALS_BY, stored_totals
 from wattloop.version import __version__
 
 # Log of refused requests: caller, request and reason; floods are counted, not written.
@@ -85,6 +86,37 @@ class Refusals:
 def _line(text: str) -> str:
     """Format text of callers as one line of a log."""
     return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST]
+
+
+class StoredCounters:
+    """Totals of all runs that were ever stored: they never fall while the server runs.
+
+    A sum that appears while the server runs is zero in the first answer, since `increase()` leaves
+    out what the first sample of a series has.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._shown: dict[tuple[str, ...], dict[str, float]] | None = None
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return rows as `stored_totals` does."""
+        rows = []
+        with self._lock:
+            shown = {} if self._shown is None else self._shown
+            for row in stored_totals(self._store, ever=True):
+                key = tuple(str(row[name]) for name in TOTALS_BY)
+                now = {name: float(row[name]) for name in TOTALS}
+                if key in shown:
+                    # an earlier release deletes without a note, and a copy may be restored
+                    now = {name: max(value, shown[key][name]) for name, value in now.items()}
+                elif self._shown is not None:
+                    now = dict.fromkeys(TOTALS, 0.0)
+                shown[key] = now
+                rows.append(row | now)
+            self._shown = shown
+        return rows
 
 
 NAVIGATION = (
@@ -138,6 +170,7 @@ class AppState:
         self.imports = ImportQueue(self.ingest)
         self.followed = FollowedJournals()
         self.nodes = NodeTable()
+        self.stored_counters = StoredCounters(store)
         self.refusals = Refusals(self.nodes)
         self._tidied_s = -math.inf
         self.templates = Environment(

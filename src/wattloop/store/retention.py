@@ -20,7 +20,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.core.text import plain_json
 from wattloop.store.database import Store
-from wattloop.store.runs import delete_run_in
+from wattloop.store.runs import delete_for_good_in
 from wattloop.store.schema import runs, sample_chunks, sample_levels
 
 AT_ONCE = 50
@@ -164,7 +164,7 @@ def _drop_runs(connection: Connection, run_ids: list[str], now_s: float) -> Drop
         for table in (sample_chunks, sample_levels)
     )
     for run_id in run_ids:
-        delete_run_in(connection, run_id)
+        delete_for_good_in(connection, run_id)
     return Dropped(runs=len(run_ids), payload_b=size_b)
 
 

@@ -8,16 +8,27 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    delete,
+    func,
+    insert,
+    inspect,
+    select,
+    union_all,
+    update,
+)
 
 from wattloop.core.errors import RunNotFound
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
-from wattloop.store.job_rows import job_key_in, refresh_job_in
+from wattloop.store.job_rows import job_key_in, lock_job_in, refresh_job_in
 from wattloop.store.journal import journal_is_live, read_header
 from wattloop.store.run_record import RunRecord, header_fault, read_record, record_rows
-from wattloop.store.schema import metadata, run_tags, runs
+from wattloop.store.schema import deleted_totals, metadata, run_facts, run_tags, runs
 from wattloop.store.trial_groups import TrialGroup, can_fold, is_trial_run, run_groups
 
 __all__ = [
@@ -25,6 +36,7 @@ __all__ = [
     "RunFilter",
     "RunRecord",
     "child_runs",
+    "delete_for_good_in",
     "delete_run",
     "delete_run_in",
     "duration_in",
@@ -37,6 +49,7 @@ __all__ = [
     "list_trial_groups",
     "mean_efficiencies",
     "read_record",
+    "stored_totals",
 ]
 
 
@@ -222,16 +235,75 @@ def child_runs(store: Store, run_id: str) -> list[RunRecord]:
 def delete_run(store: Store, run_id: str) -> bool:
     """Delete a run with its windows, steps and samples; False when it does not exist."""
     with store.writing() as connection:
-        return delete_run_in(connection, run_id)
+        return delete_for_good_in(connection, run_id)
+
+
+def delete_for_good_in(connection: Connection, run_id: str) -> bool:
+    """Delete a run within the caller's transaction; `stored_totals` knows its joules ever after."""
+    lock_job_in(connection, deleted_totals.name)
+    for row in connection.execute(_totals(runs.c.run_id == run_id)).mappings():
+        values = {name: row[name] or 0.0 for name in TOTALS}
+        mine = [deleted_totals.c[name] == row[name] for name in TOTALS_BY]
+        added = {name: deleted_totals.c[name] + value for name, value in values.items()}
+        change = update(deleted_totals).where(*mine).values(added)
+        if not connection.execute(change).rowcount:
+            own = {name: row[name] for name in TOTALS_BY}
+            connection.execute(insert(deleted_totals).values(own | values))
+    return delete_run_in(connection, run_id)
 
 
 def delete_run_in(connection: Connection, run_id: str) -> bool:
-    """Delete a run within the caller's transaction."""
+    """Delete a run that another version of it replaces, within the caller's transaction."""
     job_key = connection.execute(select(runs.c.job_key).where(runs.c.run_id == run_id)).scalar()
     is_gone = connection.execute(delete(runs).where(runs.c.run_id == run_id)).rowcount > 0
     if job_key is not None:
         refresh_job_in(connection, job_key)
     return is_gone
+
+
+TOTALS_BY = ("cluster", "project", "host", "provenance")
+TOTALS = ("runs", "energy_j", "facility_j", "carbon_g")
+
+
+def stored_totals(store: Store, *, ever: bool = False) -> list[dict[str, Any]]:
+    """Return `TOTALS` of the runs by `TOTALS_BY`; None where no run has a figure.
+
+    What another run counts, what runs within a run measured and what is not believed is left out.
+
+    Args:
+        store: of which runs.
+        ever: include runs that were deleted; then a figure without a value is zero.
+    """
+    with store.reading() as connection:
+        query: Select[Any] = _totals()
+        # a store that cannot be written may be older than the table
+        if ever and (not store.read_only or inspect(connection).has_table(deleted_totals.name)):
+            # one statement sees a run either here or there
+            both = union_all(query, select(deleted_totals)).subquery()
+            sums = [func.sum(both.c[name]).label(name) for name in TOTALS]
+            by = [both.c[name] for name in TOTALS_BY]
+            query = select(*by, *sums).group_by(*by)
+        found = [dict(row) for row in connection.execute(query).mappings()]
+    if ever:
+        found = [{**row, **{name: row[name] or 0.0 for name in TOTALS}} for row in found]
+    return found
+
+
+def _totals(*conditions: ColumnElement[bool]) -> Select[Any]:
+    by = (run_facts.c.cluster, run_facts.c.project, runs.c.host, run_facts.c.provenance)
+    return (
+        select(
+            *by,
+            func.count().label("runs"),
+            func.sum(runs.c.energy_j).label("energy_j"),
+            func.sum(run_facts.c.facility_j).label("facility_j"),
+            func.sum(run_facts.c.carbon_g).label("carbon_g"),
+        )
+        .select_from(runs.join(run_facts, run_facts.c.run_id == runs.c.run_id))
+        .where(runs.c.counted, runs.c.parent_run_id.is_(None), runs.c.quarantine.is_(None))
+        .where(*conditions)
+        .group_by(*by)
+    )
 
 
 def duration_in(connection: Connection, run_id: str) -> float | None:

@@ -119,6 +119,17 @@ jobs = Table(
 )
 """One row per job, computed from its runs whenever one is inserted or deleted, so that a list of a
 hundred thousand jobs needs no computation."""
+deleted_totals = Table(
+    "deleted_totals",
+    metadata,
+    Column("cluster", String, primary_key=True),
+    Column("project", String, primary_key=True),
+    Column("host", String, primary_key=True),
+    Column("provenance", String, primary_key=True),
+    *_required(Integer, "runs"),
+    *_required(Double, "energy_j", "facility_j", "carbon_g"),
+)
+"""Totals of runs that were deleted, so that counters over the store never fall."""
 nodes = Table(
     "nodes",
     metadata,

@@ -1,3 +1,14 @@
+CREATE TABLE deleted_totals (
+	cluster VARCHAR NOT NULL,
+	project VARCHAR NOT NULL,
+	host VARCHAR NOT NULL,
+	provenance VARCHAR NOT NULL,
+	runs INTEGER NOT NULL,
+	energy_j DOUBLE NOT NULL,
+	facility_j DOUBLE NOT NULL,
+	carbon_g DOUBLE NOT NULL,
+	PRIMARY KEY (cluster, project, host, provenance)
+);
 CREATE TABLE experiments (
 	experiment_id VARCHAR NOT NULL,
 	kind VARCHAR NOT NULL,

@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
-from sqlalchemy import func, select
 
 from wattloop.cap.saver.totals import read_savings, sum_savings
 from wattloop.fleet.nodes import NodeNow
 from wattloop.serve.state import AppState, State
-from wattloop.store.database import Store
 from wattloop.store.formats.prometheus import (
     OPENMETRICS_TYPE,
     TEXT_TYPE,
@@ -17,18 +15,18 @@ from wattloop.store.formats.prometheus import (
     MetricSample,
     render_families,
 )
-from wattloop.store.runs import live_runs
-from wattloop.store.schema import run_facts, runs
+from wattloop.store.runs import TOTALS_BY, live_runs, stored_totals
 from wattloop.version import __version__
 
 router = APIRouter()
+GRID = "Energy from the grid, estimated with the PUE."
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
 def metrics(state: State, request: Request) -> PlainTextResponse:
     """Return joules and grams by cluster, project and host, live runs, and power of nodes now."""
     openmetrics = "application/openmetrics-text" in request.headers.get("accept", "")
-    families = [*_stored(state.store), *_saved(state), *_nodes(state.nodes.now())]
+    families = [*_stored(state), *_saved(state), *_nodes(state.nodes.now())]
     return PlainTextResponse(
         render_families(families, openmetrics=openmetrics),
         media_type=OPENMETRICS_TYPE if openmetrics else TEXT_TYPE,
@@ -71,38 +69,27 @@ def _nodes(nodes: Sequence[NodeNow]) -> Iterator[MetricFamily]:
         yield MetricFamily(f"wattloop_node_{name}", text, samples)
 
 
-def _stored(store: Store) -> Iterator[MetricFamily]:
-    labels = (run_facts.c.cluster, run_facts.c.project, runs.c.host, run_facts.c.provenance)
-    query = (
-        select(
-            *labels,
-            func.count(),
-            func.sum(runs.c.energy_j),
-            func.sum(run_facts.c.facility_j),
-            func.sum(run_facts.c.carbon_g),
-        )
-        .select_from(runs.join(run_facts, run_facts.c.run_id == runs.c.run_id))
-        # what another run counts, and what runs within a run measured, is in that run's figures
-        .where(runs.c.counted, runs.c.parent_run_id.is_(None))
-        .group_by(*labels)
-    )
-    with store.reading() as connection:
-        found = [tuple(row) for row in connection.execute(query)]
-    names = ("cluster", "project", "host", "provenance")
-    families = (
-        ("wattloop_runs", "Runs that were kept.", 4),
-        ("wattloop_energy_joules", "Energy of everything that was read.", 5),
-        ("wattloop_facility_energy_joules", "Energy from the grid, estimated with the PUE.", 6),
-        ("wattloop_carbon_grams", "Emissions of the energy from the grid.", 7),
-    )
+def _stored(state: AppState) -> Iterator[MetricFamily]:
     version = [MetricSample({"version": __version__}, 1.0)]
     yield MetricFamily("wattloop_info", "Version of the server.", version)
-    live = [MetricSample({}, float(len(live_runs(store))))]
+    live = [MetricSample({}, float(len(live_runs(state.store))))]
     yield MetricFamily("wattloop_live_runs", "Runs that go on.", live)
-    for family, text, column in families:
-        rows = [
-            MetricSample(dict(zip(names, map(str, row), strict=False)), float(row[column]))
-            for row in found
-            if row[column] is not None
+    ever = "also of deleted runs; a run counts when it is stored."
+    families = (
+        ("wattloop_runs", "runs", "Runs that were kept."),
+        ("wattloop_energy_joules", "energy_j", "Energy of everything that was read."),
+        ("wattloop_facility_energy_joules", "facility_j", GRID),
+        ("wattloop_carbon_grams", "carbon_g", "Emissions of the energy from the grid."),
+        ("wattloop_stored_runs_total", "runs", f"Runs, {ever}"),
+        ("wattloop_stored_energy_joules_total", "energy_j", f"Energy, {ever}"),
+        ("wattloop_stored_facility_energy_joules_total", "facility_j", f"From the grid, {ever}"),
+        ("wattloop_stored_carbon_grams_total", "carbon_g", f"Emissions, {ever}"),
+    )
+    now, counters = stored_totals(state.store), state.stored_counters.read()
+    for family, figure, text in families:
+        samples = [
+            MetricSample({name: str(row[name]) for name in TOTALS_BY}, float(row[figure]))
+            for row in (counters if family.endswith("_total") else now)
+            if row[figure] is not None
         ]
-        yield MetricFamily(family, text, rows)
+        yield MetricFamily(family, text, samples)
