@@ -171,8 +171,52 @@ def test_a_long_time_is_remembered_coarsely_and_then_forgotten() -> None:
     for step in range(3_000):
         both = {"a": 0.2, "b": 0.1} if step < 500 else {"a": 0.2}
         division.divide(UseInterval(1.0, 200.0, both))
-        assert len(division.to_state()) <= 128
+        assert len(division.to_state()["steps"]) <= 128
     assert not division.is_shared
+
+
+@pytest.mark.parametrize("first", ["cheap", "costly"])
+def test_a_user_that_has_ended_is_corrected_by_what_the_device_draws_without_it(first: str) -> None:
+    """Promise: constant loads that begin together are told apart when one ends. Both get what they
+    used, parts of each step add up to it, no running user loses a joule, also across restarts.
+    """
+    costs_w = {"cheap": 200.0, "costly": 800.0}
+    given, closed = dict.fromkeys(costs_w, 0.0), set[Hashable]()
+    division = RunningDivision(idle_w=IDLE_W)
+    for second in range(600):
+        if second % 50 == 49:
+            state = json.loads(json.dumps(division.to_state()))
+            division = RunningDivision(idle_w=IDLE_W, state=state)
+        use = {user: 0.2 for user in costs_w if second < 300 or user != first}
+        power_w = IDLE_W + sum(0.2 * costs_w[user] for user in use)
+        ended = division.users - use.keys() - closed
+        parts = division.divide(UseInterval(1.0, power_w, use), ended)
+        assert math.fsum(part.energy_j for part in parts.values()) == pytest.approx(power_w)
+        assert all(parts[user].energy_j >= 0 for user in use)
+        assert all(parts[user].energy_j <= 1.6 * power_w for user in use)
+        for user, part in parts.items():
+            given[str(user)] += part.energy_j
+        if second == 299:
+            assert given["cheap"] > 1.5 * 300 * (IDLE_W / 2 + 0.2 * 200)
+        for user in filter(division.is_settled, ended):
+            division.close(user)
+            closed.add(user)
+    assert closed == {first}
+    (other,) = costs_w.keys() - {first}
+    true_j = {user: 300 * (IDLE_W / 2 + 0.2 * cost_w) for user, cost_w in costs_w.items()}
+    true_j[other] += 300 * (IDLE_W + 0.2 * costs_w[other])
+    assert given == pytest.approx(true_j, rel=0.03)
+
+
+def test_users_that_come_and_go_stay_apart_in_what_is_remembered() -> None:
+    """Promise: minutes later a fit still sees the seconds in which a user was alone."""
+    division = RunningDivision(idle_w=IDLE_W)
+    for second in range(900):
+        use = {"a": 0.2} if second < 10 else {"a": 0.2, "b": 0.2}
+        division.divide(UseInterval(1.0, IDLE_W + 40.0 + 160.0 * ("b" in use), use))
+    alone = [row for row in division.to_state()["steps"] if row[2].keys() == {"a"}]
+    assert sum(row[0] for row in alone) == pytest.approx(10.0)
+    assert sum(row[1] for row in alone) == pytest.approx(10 * (IDLE_W + 40.0))
 
 
 def test_idle_power_seen_earlier_replaces_the_guess() -> None:

@@ -16,8 +16,9 @@ draw 850 W draw 700. Such an interval says only that the sum is not below the li
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 PRIOR_SPREAD = 0.5
@@ -39,8 +40,16 @@ MOST_STEPS = 128
 REMEMBERED_S = 1_800.0
 FIT_EVERY_S, FIT_AGAIN = 30.0, 0.2
 """A fit is renewed after so long, or after this part of the time that is remembered."""
+FIT_ENDED_S = 5.0
+"""While a user that has ended may still be corrected, a fit is renewed as often as this."""
 PAID_BACK = 0.5
 """Part of a step's energy that corrects earlier ones, so that power stays near the truth."""
+SETTLE_S, SETTLE_MOST_S = 20.0, 120.0
+"""Time with the same users after which the device's power has told what one that has ended cost,
+and the longest time to wait for that."""
+SETTLED = 0.01
+"""What a user that has ended may be given too little or too much, as a part of its energy."""
+LEAST_MERGED = 0.75
 
 
 class UseInterval(NamedTuple):
@@ -327,13 +336,15 @@ def _dot(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 class RunningDivision:
-    """Division of a device's energy step by step, where what was given cannot be taken back.
+    """Division of a device's energy step by step, where what a running user got is not taken back.
 
-        x_u = p_u + a_u,   sum of a_u = 0,   a_u >= -PAID_BACK p_u
+        x_u = p_u + a_u,   sum of a_u = 0,   |a_u| <= PAID_BACK p_u
 
     p_u is the part of user u in a step, by the present fit. The fit knows more with every step, so
     that earlier parts were too large or too small; a_u pays that back from the energy of this step.
-    The parts of each step add up to it, and no sum ever falls.
+    The parts of each step add up to it, and no sum of a running user ever falls. What a program
+    costs often shows only when it is gone, so users that have ended take part for a while: their
+    a_u has no bound.
 
     Args:
         idle_w, seen_w, limit_w: as for `fit_power`.
@@ -345,86 +356,156 @@ class RunningDivision:
         idle_w: float | None = None,
         seen_w: float | None = None,
         limit_w: float | None = None,
-        state: Sequence[Sequence[Any]] = (),
+        state: Mapping[str, Any] | Sequence[Sequence[Any]] = (),
     ) -> None:
         self._known = {"idle_w": idle_w, "seen_w": seen_w, "limit_w": limit_w}
+        # an earlier version had the steps alone, with the joules that were given
+        saved: Mapping[str, Any] = (
+            state if isinstance(state, Mapping) else {"steps": state, "owed": {}}
+        )
         self._steps = [
-            (UseInterval(row[0], row[1], dict(row[2])), dict(row[3])) for row in state
-        ]  # with the joules that were given
+            (UseInterval(row[0], row[1], dict(row[2])), dict(row[3])) for row in saved["steps"]
+        ]  # with the joules of each user by the last fit, or as booked when it was closed
+        self._owed: dict[Hashable, float] = dict(saved["owed"])
+        """Joules by the last fit less those that were given; the sum is 0."""
         self._fit: PowerFit | None = None
         self._unfitted_s = math.inf
-        self._owed: dict[Hashable, float] = {}
 
     @property
     def is_shared(self) -> bool:
         """Return True if several users had the device at a time that is remembered."""
         return any(len(each.use) > 1 for each, _ in self._steps)
 
-    def divide(self, step: UseInterval) -> dict[Hashable, SharePart]:
-        """Return the part of each user in the next step."""
-        self._remember(step, {})
+    @property
+    def users(self) -> set[Hashable]:
+        """Return the users at a time that is remembered."""
+        return {user for each, _ in self._steps for user in each.use}
+
+    def divide(
+        self, step: UseInterval, ended: Collection[Hashable] = ()
+    ) -> dict[Hashable, SharePart]:
+        """Return the part of each user in the next step, and what is corrected of those that ended.
+
+        The parts add up to the step's energy, to nothing where it has no user.
+
+        Args:
+            step: energy and users of the time since the last step.
+            ended: users that left and are not closed yet; their corrections may be below zero.
+        """
+        self._steps.append((step, {}))
+        if len(self._steps) > MOST_STEPS:
+            self._merge()
         self._unfitted_s += step.duration_s
         length_s = math.fsum(each.duration_s for each, _ in self._steps)
-        if self._fit is None or self._unfitted_s >= min(FIT_EVERY_S, FIT_AGAIN * length_s):
-            self._refit(step.use)
-        given_j = self._corrected(energies_j(step, self._fit))
-        self._steps[-1] = (step, given_j)
+        renewed_s = min(FIT_ENDED_S if ended else FIT_EVERY_S, FIT_AGAIN * length_s)
+        if self._fit is None or self._unfitted_s >= renewed_s:
+            self._refit({*step.use, *ended})
+        parts_j = energies_j(step, self._fit)
+        self._steps[-1] = (step, parts_j)
+        given_j = self._corrected(parts_j, ended)
         division = DeviceDivision([step], self._fit)
         return {
-            user: SharePart(own_j, division.part([user]).uncertainty_j)
+            user: SharePart(own_j, division.part([user]).uncertainty_j if user in step.use else 0.0)
             for user, own_j in given_j.items()
         }
 
-    def to_state(self) -> list[list[Any]]:
-        return [
+    def is_settled(self, user: Hashable) -> bool:
+        """Return True when the time since a user ended has told what it cost, and it has that."""
+        if user not in self.users:
+            return True
+        now = self._steps[-1][0].use.keys()
+        since = itertools.takewhile(lambda one: one[0].use.keys() == now, reversed(self._steps))
+        alike_s = math.fsum(each.duration_s for each, _ in since)
+        owed_j = abs(self._owed.get(user, 0.0))
+        return alike_s >= SETTLE_S and owed_j <= SETTLED * self._remembered_j(user)
+
+    def close(self, user: Hashable) -> None:
+        """Take what a user was given as its own from now on; the others divide the rest."""
+        owed_j, own_j = self._owed.pop(user, 0.0), self._remembered_j(user)
+        if own_j > 0:
+            for _, parts_j in self._steps:
+                if user in parts_j:
+                    parts_j[user] *= max(0.0, 1 - owed_j / own_j)
+            self._unfitted_s = math.inf
+
+    def to_state(self) -> dict[str, Any]:
+        steps = [
             [
                 round(each.duration_s, 3),
                 round(each.energy_j, 3),
                 {user: round(use or 0.0, 4) for user, use in each.use.items()},
-                {user: round(own_j, 3) for user, own_j in given_j.items()},
+                {user: round(own_j, 3) for user, own_j in parts_j.items()},
             ]
-            for each, given_j in self._steps
+            for each, parts_j in self._steps
         ]
+        return {"steps": steps, "owed": {user: round(j, 3) for user, j in self._owed.items()}}
 
-    def _remember(self, step: UseInterval, given_j: dict[Hashable, float]) -> None:
-        steps = self._steps
-        steps.append((step, given_j))
-        if len(steps) > MOST_STEPS:
-            steps[:-1] = [
-                (
-                    merged([one, two]),
-                    {user: a.get(user, 0.0) + b.get(user, 0.0) for user in (a | b)},
-                )
-                for (one, a), (two, b) in zip(steps[0:-1:2], steps[1:-1:2], strict=True)
-            ]
-            length_s = math.fsum(each.duration_s for each, _ in steps)
-            while length_s > REMEMBERED_S and len(steps) > 1:
-                length_s -= steps.pop(0)[0].duration_s
+    def _remembered_j(self, user: Hashable) -> float:
+        return math.fsum(parts_j.get(user, 0.0) for _, parts_j in self._steps)
 
-    def _refit(self, present: Mapping[Hashable, float | None]) -> None:
-        """Fit what is remembered, and compute what each present user was given too little of it."""
+    def _merge(self) -> None:
+        """Halve the steps before the last: only those of the same users, unless that is too few.
+
+        Where users come and go, the edges tell what each of them costs.
+        """
+        *steps, last = self._steps
+        halved = _halved(steps, lambda one, two: one.use.keys() == two.use.keys())
+        if len(halved) > LEAST_MERGED * MOST_STEPS:
+            halved = _halved(steps, lambda _one, _two: True)
+        length_s = math.fsum(each.duration_s for each, _ in (*halved, last))
+        while length_s > REMEMBERED_S and halved:
+            length_s -= halved.pop(0)[0].duration_s
+        self._steps = [*halved, last]
+
+    def _refit(self, users: Collection[Hashable]) -> None:
+        """Fit what is remembered, and compute what each of the users was given too little of it."""
         self._unfitted_s = 0.0
         self._fit = fit_power([each for each, _ in self._steps], **self._known)
-        self._owed = {}
-        for each, given_j in self._steps[:-1]:
-            ended = {user: joules for user, joules in given_j.items() if user not in present}
-            for user, own_j in energies_j(each.without(ended), self._fit).items():
-                self._owed[user] = self._owed.get(user, 0.0) + own_j - given_j.get(user, 0.0)
+        for each, parts_j in self._steps[:-1]:
+            booked = {user: joules for user, joules in parts_j.items() if user not in users}
+            for user, own_j in energies_j(each.without(booked), self._fit).items():
+                more_j = own_j - parts_j.get(user, 0.0)
+                self._owed[user] = self._owed.get(user, 0.0) + more_j
+                parts_j[user] = own_j
 
-    def _corrected(self, parts_j: dict[Hashable, float]) -> dict[Hashable, float]:
-        owed = {user: self._owed.get(user, 0.0) for user in parts_j}
-        most = {user: min(-owed[user], PAID_BACK * parts_j[user]) for user in owed}
-        taken_j = math.fsum(joules for joules in most.values() if joules > 0)
-        missing_j = math.fsum(joules for joules in owed.values() if joules > 0)
-        moved_j = min(taken_j, missing_j)
-        if moved_j <= 0:
-            return parts_j
-        found = {}
-        for user, own_j in parts_j.items():
-            whole_j, change_j = (
-                (missing_j, owed[user]) if owed[user] > 0 else (taken_j, -most[user])
-            )
-            change_j *= moved_j / whole_j
-            self._owed[user] = owed[user] - change_j
-            found[user] = own_j + change_j
+    def _corrected(
+        self, parts_j: Mapping[Hashable, float], ended: Collection[Hashable]
+    ) -> dict[Hashable, float]:
+        """Return the parts with what is paid back in this step."""
+        bounds = {**dict.fromkeys(ended, math.inf)} | {u: PAID_BACK * j for u, j in parts_j.items()}
+        change_j = {
+            user: math.copysign(min(abs(owed_j), bounds[user]), owed_j)
+            for user, owed_j in self._owed.items()
+            if user in bounds and owed_j
+        }
+        missing_j = math.fsum(joules for joules in change_j.values() if joules > 0)
+        taken_j = -math.fsum(joules for joules in change_j.values() if joules < 0)
+        moved_j = min(missing_j, taken_j)
+        found = dict(parts_j)
+        for user, joules in change_j.items() if moved_j > 0 else ():
+            moved = joules * moved_j / (missing_j if joules > 0 else taken_j)
+            self._owed[user] -= moved
+            found[user] = found.get(user, 0.0) + moved
         return found
+
+
+_Step = tuple[UseInterval, dict[Hashable, float]]
+
+
+def _halved(
+    steps: Sequence[_Step], alike: Callable[[UseInterval, UseInterval], bool]
+) -> list[_Step]:
+    """Return neighbouring steps merged in pairs, where two are alike."""
+    found: list[_Step] = []
+    i = 0
+    while i < len(steps):
+        (one, left_j), (two, right_j) = steps[i], steps[min(i + 1, len(steps) - 1)]
+        if i + 1 < len(steps) and alike(one, two):
+            users = left_j | right_j
+            parts_j = {user: left_j.get(user, 0.0) + right_j.get(user, 0.0) for user in users}
+            found.append((merged([one, two]), parts_j))
+            i += 2
+        else:
+            found.append(steps[i])
+            i += 1
+    return found

@@ -102,18 +102,25 @@ steps = st.lists(
 @settings(max_examples=50, deadline=None)
 @given(steps=steps)
 def test_accounts_add_up_to_the_node_whatever_happens(steps: list[Any]) -> None:
-    """Jobs come and go, sensors fall silent for minutes and come back: within 1e-6."""
+    """Jobs come and go, on cards of their own and shared ones, and are closed at once or later;
+    sensors fall silent for minutes and come back: within 1e-6, and no job has less than nothing.
+    """
     book, curves = ledger(), Curves()
     open_runs: dict[int, Occupant] = {}
+    ended: list[str] = []
     closed: list[Account] = []
     now_s = 0.0
     for number, (what, which, length_s, settled) in enumerate(steps):
         if what == "begin" and which not in open_runs:
             run = f"{which}-{number}"
-            open_runs[which] = Occupant(run, frozenset({f"gpu:{which % 2}"}), 2, cpu_s=length_s / 2)
+            gpu = f"gpu:{which % 2}"
+            use = {gpu: 0.1 * number} if settled or which < 2 else {}
+            open_runs[which] = Occupant(run, frozenset({gpu}), 2, cpu_s=length_s / 2, gpu_use=use)
             book.open(run)
         elif what == "end" and which in open_runs:
-            closed.append(book.close(open_runs.pop(which).run))
+            ended.append(open_runs.pop(which).run)
+            while settled and ended:
+                closed.append(book.close(ended.pop()))
         elif what == "silent":
             curves.silent.add(NAMES[which % 3])
         elif what == "back":
@@ -125,6 +132,8 @@ def test_accounts_add_up_to_the_node_whatever_happens(steps: list[Any]) -> None:
     curves.silent = set()
     book.extend([SharedInterval(now_s, now_s + 1.0, (), None)])
     book.attribute(curves.take, curves.readable, {PACKAGE: 30.0})
+    runs = [account for run, account in book.accounts.items() if run != UNATTRIBUTED]
+    assert all(j >= -1e-6 for one in (*closed, *runs) for j in one.energy_j.values())
     for name in NAMES:
         whole_j = POWER_W[name] * (now_s + 1.0)
         assert total_j([*closed, *book.accounts.values()], name) == pytest.approx(whole_j, rel=1e-6)

@@ -1,8 +1,9 @@
 """Promises about energy of pods: each joule once, by container, pod, namespace and owner."""
 
 import itertools
+import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -259,17 +260,16 @@ def test_pods_on_one_card_pay_by_their_utilisation(
     listed = [DeviceProcess(11, 0.6), DeviceProcess(12, 0.2), DeviceProcess(13, 0.9)]
     monkeypatch.setattr(agent.attribution.sensors, "processes", lambda: {"gpu:0": listed})
     node.look()
+    begun_s = node.clock.now_s()
     node.work(10, rest=1.0)
-    for container in (busy, idle):
-        node.end_pod(container)
-    node.look()
-    node.work(3, rest=1.0)
-    idle_w = 0.2 * GPU_W[0]  # expected, of a card without a known limit
+    length_s, idle_w = node.clock.now_s() - begun_s, 0.2 * GPU_W[0]  # expected without a limit
     for container, part in ((busy, 0.75), (idle, 0.25)):
-        end = node.end_of(container)
+        run = agent.open_runs.find(container)
+        assert run is not None
         expected_w = idle_w / 2 + (GPU_W[0] - idle_w) * part
-        assert energy_j(end, "gpu:0") == pytest.approx(10 * expected_w, rel=0.12)
-        assert any("divided by utilisation" in text for text in end["result"]["warnings"])
+        found_j = agent.attribution.account_of(run).energy_j["gpu:0"]
+        assert found_j == pytest.approx(length_s * expected_w, rel=0.12)
+        assert any("divided by utilisation" in text for text in run.plan.notes)
 
 
 COST_W = (100.0, 350.0, 200.0, 450.0)
@@ -277,84 +277,129 @@ USE = (0.3, 0.2, 0.25, 0.1)
 CARD_IDLE_W = 50.0
 
 
-def uses_at(time_s: float) -> list[float]:
+class CardOfFour:
+    """A card that four pods share, and what each of them truly uses."""
+
+    def __init__(self, use_at: Callable[[float], list[float]]) -> None:
+        self._use_at = use_at
+        self.zero_s: float | None = None
+        self.pods: list[str] = []
+        self.begin_s = math.inf
+        self.ends_s: dict[str, float] = {}
+
+    def node(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, api: KubernetesApi, kubelet: Kubelet
+    ) -> PodNode:
+        """Return a node whose first card this is; its driver names the pods' processes."""
+
+        def script(power_w: float) -> Callable[[float], float]:
+            if power_w != GPU_W[0]:
+                return lambda now_s: power_w * now_s
+            return self.energy_j
+
+        monkeypatch.setattr("tests.fleet.kubernetes.conftest.line", script)
+        node = PodNode(folder, monkeypatch, api, kubelet)
+        self.zero_s = node.clock.now_s()
+
+        def listed(_: object) -> dict[str, list[DeviceProcess]]:
+            uses = self.uses(node.clock.now_s() - (self.zero_s or 0.0) - 0.5)
+            here = [(11 + i, uses[i]) for i, pod in enumerate(self.pods) if pod in node.groups]
+            return {"gpu:0": [DeviceProcess(*each) for each in here]}
+
+        monkeypatch.setattr(NodeSensors, "processes", listed)
+        node.start()
+        node.work(12, rest=1.0)  # what it draws without a user
+        for i in range(4):
+            self.pods.append(node.run_pod(f"p{i}", gpus=(0,)))
+            (node.folder / "proc" / str(11 + i)).mkdir()
+            group = f"0::/kubepods.slice/cri-containerd-{self.pods[i]}.scope\n"
+            (node.folder / "proc" / str(11 + i) / "cgroup").write_text(group)
+        node.look()
+        self.begin_s = node.clock.now_s() - self.zero_s
+        return node
+
+    def end(self, node: PodNode, i: int) -> None:
+        self.ends_s[self.pods[i]] = node.clock.now_s() - (self.zero_s or 0.0)
+        node.end_pod(self.pods[i])
+        node.look()
+
+    def energy_j(self, now_s: float) -> float:
+        if self.zero_s is None:
+            return 0.0
+        time_s = now_s - self.zero_s
+        steps_s = [k / 4 for k in range(int(4 * time_s) + 1)]
+        return sum(
+            min(0.25, time_s - at_s)
+            * (CARD_IDLE_W + sum(c * u for c, u in zip(COST_W, self.uses(at_s), strict=True)))
+            for at_s in steps_s
+        )
+
+    def uses(self, at_s: float) -> list[float]:
+        ends_s = [self.ends_s.get(pod, math.inf) for pod in self.pods] or [0.0] * 4
+        uses = zip(self._use_at(at_s), ends_s, strict=True)
+        return [use * (self.begin_s <= at_s < end_s) for use, end_s in uses]
+
+    def true_j(self, i: int) -> float:
+        """Return what a pod used from its begin to its end."""
+        found_j, at_s = 0.0, self.begin_s
+        while at_s < self.ends_s[self.pods[i]]:
+            present = sum(at_s < self.ends_s[pod] for pod in self.pods)
+            found_j += (CARD_IDLE_W / present + COST_W[i] * self.uses(at_s)[i]) / 4
+            at_s += 0.25
+        return found_j
+
+
+def pauses(time_s: float) -> list[float]:
     """Use of a card by four pods, which pause at times of their own."""
     periods_s = (17.0, 29.0, 41.0, 23.0)
     return [u * (time_s % p < 0.6 * p) for u, p in zip(USE, periods_s, strict=True)]
 
 
-def card_energy_j(time_s: float) -> float:
-    steps = [k / 4 for k in range(int(4 * time_s) + 1)]
-    lengths_s = [min(0.25, time_s - each) for each in steps]
-    return sum(
-        length_s * (CARD_IDLE_W + sum(c * u for c, u in zip(COST_W, uses_at(each), strict=True)))
-        for each, length_s in zip(steps, lengths_s, strict=True)
-    )
+def constant(_: float) -> list[float]:
+    return [*USE]
 
 
 @pytest.mark.parametrize("kills", [0, 12])
+@pytest.mark.parametrize(
+    ("use_at", "ends_s"), [(pauses, (240,) * 4), (constant, (200, 120, 160, 80))]
+)
 def test_pods_in_time_slices_pay_what_their_use_costs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     api: KubernetesApi,
     kubelet: Kubelet,
     kills: int,
+    use_at: Callable[[float], list[float]],
+    ends_s: Sequence[int],
 ) -> None:
-    """Promise: each pod's part is within 10% of the truth, which utilisation alone misses by far;
-    parts add up to the card, also when the agent is killed at any moment; no counter falls.
+    """Promise: each pod's part is within 10% of the truth, which utilisation alone misses by far,
+    also where only its end tells what a pod cost. Parts add up to the card, also when the agent is
+    killed at any moment; no counter falls.
     """
-    clock_s: list[float] = []
-
-    def script(power_w: float) -> Callable[[float], float]:
-        if power_w != GPU_W[0]:
-            return lambda now_s: power_w * now_s
-        return lambda now_s: card_energy_j(now_s - clock_s[0]) if clock_s else 0.0
-
-    monkeypatch.setattr("tests.fleet.kubernetes.conftest.line", script)
-    node = PodNode(tmp_path, monkeypatch, api, kubelet)
-    clock_s.append(node.clock.now_s())
-    for pid in range(11, 15):
-        (node.folder / "proc" / str(pid)).mkdir()
-
-    def listed(_: object) -> dict[str, list[DeviceProcess]]:
-        uses = uses_at(node.clock.now_s() - clock_s[0] - 0.5)
-        return {"gpu:0": [DeviceProcess(11 + i, use) for i, use in enumerate(uses)]}
-
-    monkeypatch.setattr(NodeSensors, "processes", listed)
-    node.start()
-    pods = [node.run_pod(f"p{i}", gpus=(0,)) for i in range(4)]
-    for i, container in enumerate(pods):
-        group = f"0::/kubepods.slice/cri-containerd-{container}.scope\n"
-        (node.folder / "proc" / str(11 + i) / "cgroup").write_text(group)
-    node.look()
-    dice, begin_s = random.Random(kills), node.clock.now_s()
-    killed = sorted(dice.randrange(240) for _ in range(kills))
-    for second in range(240):
+    card = CardOfFour(use_at)
+    node = card.node(tmp_path, monkeypatch, api, kubelet)
+    dice = random.Random(kills)
+    killed = sorted(dice.randrange(max(ends_s) + 30) for _ in range(kills))
+    for second in range(max(ends_s) + 30):
+        for i, end_s in enumerate(ends_s):
+            if second == end_s:
+                card.end(node, i)
         node.work(1, rest=1.0)
         for _ in range(killed.count(second)):
             node.kill()
             node.start()
-    ended_s = node.clock.now_s()
-    for container in pods:
-        node.end_pod(container)
-    node.look()
-    node.work(3, rest=1.0)
-    found_j = [energy_j(node.end_of(container), "gpu:0") for container in pods]
-    span_s = [begin_s - clock_s[0] + k / 4 for k in range(int(4 * (ended_s - begin_s)))]
-    true_j = [
-        sum((CARD_IDLE_W / 4 + COST_W[i] * uses_at(at_s)[i]) / 4 for at_s in span_s)
-        for i in range(4)
-    ]
-    by_use = sum(sum(uses_at(at_s)) for at_s in span_s)
-    plain_j = [sum(uses_at(t)[i] for t in span_s) / by_use * sum(true_j) for i in range(4)]
+    found_j = [energy_j(node.end_of(container), "gpu:0") for container in card.pods]
+    true_j = [card.true_j(i) for i in range(4)]
     assert found_j == pytest.approx(true_j, rel=0.1)
+    by_use_j = [u * end_s for u, end_s in zip(USE, ends_s, strict=True)]
+    plain_j = [sum(true_j) * each_j / sum(by_use_j) for each_j in by_use_j]
     assert max(abs(a - b) / b for a, b in zip(plain_j, true_j, strict=True)) > 0.3
     node.stop()
     ends = node.ends()
-    shares = [domains_of(node.end_of(container))["gpu:0"] for container in pods]
+    shares = [domains_of(node.end_of(container))["gpu:0"] for container in card.pods]
     assert {each["provenance"] for each in shares} == {"modelled"}
     assert all("by utilisation and what it costs" in each["source"] for each in shares)
-    whole_j = card_energy_j(max(e["time_s"] for e in ends) - clock_s[0])
+    whole_j = card.energy_j(max(e["time_s"] for e in ends))
     assert sum(energy_j(e, "gpu:0") for e in ends) == pytest.approx(whole_j, rel=1e-4)
     for journal in node.journals():
         names = [domain["name"] for domain in journal.header["feeds"][0]["domains"]]

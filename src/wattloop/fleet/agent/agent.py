@@ -268,11 +268,15 @@ class Agent:
             names = [domain.name for domain in run.feed.domains]
             known = self._savers is None or self._savers.result(run.plan.run_id) is not None
             complete = attribution.ledger.is_complete(names, end_s)
+            if complete:  # the curve ends here; later corrections are in the record alone
+                run.row(end_s, attribution.account_of(run), attribution.gaps(names, end_s))
             if run.plan.exit_code is None and not run.plan.died:
                 run.plan.exit_code = self.source.exit_status(run.plan.job)
                 unknown = run.plan.exit_code is None
                 if unknown and self.source.awaits_exit(run.plan.job, now_s - end_s):
                     continue
+            if not attribution.ledger.is_settled(run.plan.run_id, now_s - end_s):
+                continue
             if (complete and (known or not run.plan.gpus)) or now_s - end_s > HOLD_S:
                 self._close(run, end_s, now_s, run.plan.status)
         rolled = self._roll_unattributed(now_s)
@@ -314,7 +318,8 @@ class Agent:
 
     def _plan_next(self, begun_s: float) -> None:
         """Plan the next reading: after an interval, or as soon as an event can be handled."""
-        ending = any(run.plan.ended_s is not None for run in self.open_runs.runs.values())
+        ends_s = (run.plan.ended_s for run in self.open_runs.runs.values())
+        ending = any(end_s is not None and begun_s - end_s <= HOLD_S for end_s in ends_s)
         interval_s = self.context.config.interval_s
         if ending or self.events.waiting:
             interval_s = min(interval_s, self.attribution.sensors.lag_s + POLL_S)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from wattloop.accounting.device_shares import (
     IDLE_OF_LIMIT,
     IDLE_SPREAD,
+    SETTLE_MOST_S,
     RunningDivision,
     SharePart,
     UseInterval,
@@ -192,15 +193,17 @@ def _give_device(
     jobs = [one for one in interval.occupants if name in one.gpus]
     wanted = {one.run: one.gpu_parts.get(name, 1.0) for one in jobs}
     used: dict[Hashable, float] = {j.run: j.gpu_use[name] for j in jobs if name in j.gpu_use}
-    if used.keys() == wanted.keys() and sum(used.values()) > 0:
+    if used.keys() == wanted.keys():
         step = UseInterval(interval.end_s - interval.begin_s, joules, {**used})
         divided = divide(name, step) if divide is not None else None
-        if divided is not None:
-            for user, own in divided.items():
-                by_rule_j = own.energy_j - own.uncertainty_j
-                parts[str(user)][name] = EnergyShare(own.energy_j, own.energy_j, by_rule_j)
+        for user, own in (divided or {}).items():  # also of jobs that have ended
+            by_rule_j = own.energy_j - own.uncertainty_j
+            given = EnergyShare(own.energy_j, own.energy_j, by_rule_j)
+            parts.setdefault(str(user), {})[name] = given
+        if divided is not None and jobs:
             return
-        wanted = {str(run): use / sum(used.values()) for run, use in used.items()}
+        if sum(used.values()) > 0:
+            wanted = {str(run): use / sum(used.values()) for run, use in used.items()}
     whole, left_j = max(1.0, sum(wanted.values())), joules
     for run, part in wanted.items():
         share = part / whole
@@ -284,20 +287,22 @@ class EnergyLedger:
         layout: the node's domains.
         known_s: from when on each domain's energy is known.
         shared_gpus: use of GPUs that jobs share, by an earlier agent.
+        idle_w: power of domains with nothing to do, as far as it is known.
     """
 
     def __init__(
         self,
         layout: NodeLayout,
         known_s: Mapping[str, float],
-        shared_gpus: Mapping[str, Sequence[Sequence[Any]]] | None = None,
+        shared_gpus: Mapping[str, Any] | None = None,
+        idle_w: Mapping[str, float] | None = None,
     ) -> None:
         self.layout = layout
         self.accounts: dict[str, Account] = {UNATTRIBUTED: Account()}
         self.done_s: dict[str, float] = dict(known_s)
         """Up to when each domain is shared out."""
         self._intervals: deque[SharedInterval] = deque()
-        self._idle_w: Mapping[str, float] = {}
+        self._idle_w: Mapping[str, float] = idle_w or {}
         self.shared_gpus: dict[str, RunningDivision] = {}
         for name, steps in (shared_gpus or {}).items():
             if name in layout.domains:
@@ -309,7 +314,14 @@ class EnergyLedger:
         return self.accounts[run]
 
     def close(self, run: str) -> Account:
+        for division in self.shared_gpus.values():
+            division.close(run)
         return self.accounts.pop(run)
+
+    def is_settled(self, run: str, ended_s: float) -> bool:
+        """Return True when no correction of a job that ended so long ago is to be waited for."""
+        divisions = self.shared_gpus.values()
+        return ended_s >= SETTLE_MOST_S or all(one.is_settled(run) for one in divisions)
 
     def renew_unattributed(self) -> Account:
         """Return the account of unattributed energy and begin a new one."""
@@ -355,12 +367,13 @@ class EnergyLedger:
             division = self.shared_gpus[name] = self._division(name)
         if division is None or step.duration_s <= 0:
             return None
-        found = division.divide(step)
+        open_runs = division.users & self.accounts.keys()
+        found = division.divide(step, open_runs - step.use.keys())
         if not division.is_shared:
             del self.shared_gpus[name]
         return found
 
-    def _division(self, name: str, steps: Sequence[Sequence[Any]] = ()) -> RunningDivision:
+    def _division(self, name: str, steps: Any = ()) -> RunningDivision:
         domain = self.layout.domains[name]
         limit_w, seen_w = domain.tdp_w, self._idle_w.get(name)
         if seen_w is not None and limit_w is not None:  # a card that was never idle shows more

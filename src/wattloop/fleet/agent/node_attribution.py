@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from wattloop.fleet.agent.open_runs import OpenRun, OpenRuns, RunPlan
 from wattloop.measure.energy_curve import BRIDGE_S
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.run_journal import new_run_id
-from wattloop.meters.base import Context
+from wattloop.meters.base import Context, DeviceProcess
 from wattloop.store.journal import JournalWriter, read_journal
 
 STATE_FILE, STATUS_FILE = "state.json", "status.json"
@@ -109,6 +109,8 @@ class NodeAttribution:
         self._began_s = context.clock.now_s()
         self._total_j: dict[str, float] = {}
         self._use: dict[tuple[str, str], float] = {}
+        self._listed: dict[str, set[str]] = {}
+        """GPU -> runs whose processes were on it at the last reading."""
 
     def read(self) -> bool:
         """Read every sensor and every job's CPU time; return what `read_cpu` returns."""
@@ -140,18 +142,38 @@ class NodeAttribution:
             return
         plans = self.open_runs.running()
         for gpu, listed in self.sensors.processes().items():
-            if gpu not in shared:
-                continue
-            known = all(one.sm is not None for one in listed)
+            if gpu in shared:
+                here = [plan for plan in plans if gpu in plan.gpus]
+                self._note_use(gpu, here, self._use_of_jobs(here, listed))
+        running = {plan.run_id for plan in plans}
+        self._use = {key: use for key, use in self._use.items() if key[0] in running}
+
+    def _use_of_jobs(
+        self, plans: Sequence[RunPlan], listed: Sequence[DeviceProcess]
+    ) -> dict[str, float] | None:
+        """Return the use of those with a process on a GPU; None where the driver does not say."""
+        if any(one.sm is None for one in listed):
+            return None
+        used: dict[str, float] = {}
+        for one in listed:
+            group = self.context.host.read_text("proc", f"{one.pid}/cgroup") or ""
             for plan in plans:
-                self._use.pop((plan.run_id, gpu), None)
-                if known and gpu in plan.gpus:
-                    self._use[plan.run_id, gpu] = 0.0
-            for one in listed if known else ():
-                group = self.context.host.read_text("proc", f"{one.pid}/cgroup") or ""
-                for plan in plans:
-                    if gpu in plan.gpus and re.search(rf"\b(job_)?{re.escape(plan.job)}\b", group):
-                        self._use[plan.run_id, gpu] += one.sm or 0.0
+                if re.search(rf"\b(job_)?{re.escape(plan.job)}\b", group):
+                    used[plan.run_id] = used.get(plan.run_id, 0.0) + (one.sm or 0.0)
+        return used
+
+    def _note_use(
+        self, gpu: str, plans: Sequence[RunPlan], used: Mapping[str, float] | None
+    ) -> None:
+        before = self._listed.get(gpu, set())
+        self._listed[gpu] = set(used or ())
+        for plan in plans:
+            key = (plan.run_id, gpu)
+            if used is None:
+                self._use.pop(key, None)
+            elif plan.run_id in used or plan.run_id not in before:
+                self._use[key] = used.get(plan.run_id, 0.0)
+            # else its processes ended since the last reading: until then it used the GPU as before
 
     def read_cpu(self) -> bool:
         """Read CPU times; True while a job is so young that it may end before the next reading."""
@@ -304,7 +326,8 @@ class NodeAttribution:
 
     def _start_ledger(self, now_s: float, shared_gpus: dict[str, Any] | None = None) -> None:
         self.sensors.start(now_s)
-        self.ledger = EnergyLedger(self.layout, self.sensors.handed_out_s(), shared_gpus)
+        begun_s = self.sensors.handed_out_s()
+        self.ledger = EnergyLedger(self.layout, begun_s, shared_gpus, self.idle.watts)
 
     def _resume_run(self, saved: OpenRunState, gap_s: float, until_s: float) -> OpenRun | None:
         """Resume an open run; None for one that ended just before the state was saved."""
@@ -315,6 +338,7 @@ class NodeAttribution:
             return None
         account = Account.from_state(saved.account)
         too_long = gap_s > LONG_S and self.context.config.deliver is not None
+        too_long = too_long and plan.ended_s is None
         second = saved.journal and (too_long or complete)
         if second:
             # Its first part is closed, here or by the process that imported it; this is the second.

@@ -325,7 +325,7 @@ class OpenRun:
         still = {e.name for e in found.domains if e.energy_j is None and e.name in account.energy_j}
         domains = tuple(
             e._replace(
-                energy_j=0.0 if e.name in still else e.energy_j,
+                energy_j=self._corrected_j(e.name, 0.0 if e.name in still else e.energy_j, account),
                 covered=1.0 if e.name in still else e.covered,
                 uncertainty_j=e.uncertainty_j + uncertainty_j.get(e.name, 0.0),
             )
@@ -333,6 +333,12 @@ class OpenRun:
         )
         missing = tuple(m for m in found.missing if m.name not in still)
         return found._replace(domains=domains, missing=missing)
+
+    def _corrected_j(self, name: str, energy_j: float | None, account: Account) -> float | None:
+        """Return the energy of the rows with what was corrected after the last of them."""
+        if energy_j is None or name not in self.plan.gpus_shared or name not in self._shown_j:
+            return energy_j
+        return energy_j + account.energy_j.get(name, 0.0) - self._zero_j[name] - self._shown_j[name]
 
     def end(self, now_s: float, end: dict[str, Any]) -> str | None:
         """Write the end and release the journal; return the error, if any."""
