@@ -68,7 +68,7 @@ def _bursts(draw: random.Random) -> RunScript:
 
 
 def _capped(draw: random.Random) -> RunScript:
-    """Bound by memory, and somebody has set the right cap already."""
+    """A memory-bound run whose user has already set the right cap."""
     model, duration_s = model_of(draw), duration(draw)
     begin_s, end_s = edges(draw, duration_s)
     card = card_named(model)

@@ -1,7 +1,7 @@
 """Runs with known faults, and healthy ones that look suspicious, for judging advice.
 
-Each is a script of what virtual cards do (`support.virtual_runs`). Whether a power cap
-is too high is no opinion: the physical model of the card says what the best cap saves.
+Each is a script of what virtual cards do (`support.virtual_runs`). Whether a power cap is too high
+is not a matter of opinion: the physical model of the card gives the saving of the best cap.
 """
 
 import random

@@ -3,7 +3,7 @@
     python benchmarks/agent_cost.py [--seconds 120] [--json FILE] [--quick]
 
 Sensors are a powercap tree of real files and 8 stub cards behind the real nvidia-ml-py; jobs have
-control groups (files as the kernel shows them), or processes only. Beside it, in the same run:
+control groups (files as the kernel shows them), or processes only. For comparison, in the same run:
 `wattloop run` at the same pace, once, and once per job.
 """
 

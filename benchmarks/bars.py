@@ -88,7 +88,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the page beside the bars."""
+    """A table of the page that accompanies the bars."""
 
     title: str
     header: Sequence[str]

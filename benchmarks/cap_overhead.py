@@ -3,7 +3,7 @@
     python benchmarks/cap_overhead.py [--quick] [--json FILE]
 
 A tuner that has found its cap goes on watching. What a training pays for that is processor time:
-of `step()` in its own thread, of the threads beside it in the same process, and of the process that
+of `step()` in its own thread, of the other threads in the same process, and of the process that
 reads the sensors. Each is read from the kernel's clock of that thread or process, so load on the
 machine does not blur it as it blurs a comparison of durations.
 """
@@ -152,7 +152,7 @@ def _call_us(tuner: CapTuner, calls: int = 20_000) -> float:
 
 
 def _block(step: Callable[[], None], tuner: CapTuner | None, steps: int) -> Spent:
-    """Microseconds per step that whoever is not the training takes meanwhile."""
+    """Return the microseconds per step that other threads and processes take meanwhile."""
     before = _spent(tuner)
     for _ in range(steps):
         time.sleep(STEP_S)

@@ -1,4 +1,4 @@
-"""The model of the memory's power beside RAPL's DRAM domain, over memory footprints.
+"""Comparison of the model of memory power with RAPL's DRAM domain, over memory footprints.
 
     python benchmarks/dram_model.py [--seconds S] [--quick] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""How far the utilisation estimate is from RAPL, beside CodeCarbon's and a constant 50% of TDP.
+"""Errors of the utilisation estimate against RAPL, with CodeCarbon's and a constant 50% of TDP.
 
     python benchmarks/estimate_accuracy.py [--csv FILE] [--json FILE] [--docs FILE]
 

@@ -62,7 +62,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def bars(found: dict[float, dict[str, Served]]) -> list[Bar]:
-    """Whether those who ask for little wait less than where nobody looks at users."""
+    """Judge if users with few jobs wait less than under a policy that ignores users."""
     rows = []
     for rate, by in found.items():
         for fair, blind in (("themis", "pollux"), ("hades", "zeus")):

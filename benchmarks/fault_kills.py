@@ -149,7 +149,7 @@ def kill_one(machine: FaultMachine, trial: Trial) -> None:
 
 
 def _kills_reader(trial: Trial) -> bool:
-    """Whether the process beside the program is among those killed."""
+    """Return true if the reader process of the program is among those killed."""
     return trial.target in (READER, BOTH_ITSELF)
 
 

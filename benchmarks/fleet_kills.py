@@ -245,7 +245,7 @@ def check_joules(trial: Trial, fleet: Fleet) -> None:
 
 
 def write_runs(trial: Trial, fleet: Fleet, found: Sequence[RunRecord]) -> None:
-    """Beside the logs: each run's share of each card, and what the card drew in that time."""
+    """Write next to the logs each run's share of each card and what the card drew in that time."""
     lines = []
     for run in sorted(found, key=lambda run: (run.host, run.started_s)):
         job = (run.job or {}).get("id", "")

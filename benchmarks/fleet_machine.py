@@ -1,8 +1,8 @@
 """A small fleet on one machine, every part of which can be killed and comes back.
 
 A real Slurm with virtual GPUs, PostgreSQL, `wattloop serve`, and on each node an agent and a
-control daemon; the driver beside them. Parts of our own are kept running as systemd would: who ends
-is started again, unless the benchmark holds it down.
+control daemon; the driver next to them. The fleet keeps Wattloop's own parts running as systemd
+would: a part that ends is started again, unless the benchmark holds it down.
 """
 
 import os
@@ -191,7 +191,7 @@ class Fleet:
             self.lab.kill(name.partition(" ")[2])
 
     def start(self, name: str) -> None:
-        """Have it come back; nobody waits for it."""
+        """Let the part start again, without waiting for it."""
         if name in self.parts:
             self.parts[name].start()
         elif name == "postgres":
@@ -208,7 +208,7 @@ class Fleet:
         return self.lab.submit(f"PYTHONPATH={SRC} {words}", *options)
 
     def cards(self, node: str) -> list[VirtualGpu]:
-        """As they are, read beside everything."""
+        """Return the state of the cards, read without any part of the fleet."""
         return shared_gpus(GPUS, RealClock(), self.lab.environment_of(node))
 
     def nodes_are_up(self) -> bool:

@@ -132,7 +132,7 @@ class Work:
 
 
 class Counter:
-    """The driver's energy counter of the GPU that torch uses, read by nobody but this script."""
+    """The driver's energy counter of the GPU that torch uses, read only by this script."""
 
     def __init__(self, device: str) -> None:
         import pynvml
@@ -248,7 +248,7 @@ def overheads(findings: Findings, work: Work, counter: Counter, rounds: int, ste
     ratios: dict[str, list[float]] = {name: [] for name in loops if name != "plain"}
     before_s = block_s(work, loops["plain"], steps)
     for number in range(rounds):
-        # Others than plain change places every round: whoever runs first finds a cooler GPU.
+        # Variants other than plain change places every round: the first one finds a cooler GPU.
         names = list(ratios)
         for name in names if number % 2 == 0 else reversed(names):
             taken_s = block_s(work, loops[name], steps)
@@ -373,7 +373,7 @@ def summed(findings: Findings, work: Work, counter: Counter) -> None:
 
 
 def minute(findings: Findings, work: Work, counter: Counter, length_s: float, device: str) -> None:
-    """The meter in the loop and a watcher beside it, against the counter read at both ends."""
+    """Compare the meter in the loop and a separate watcher with the counter read at both ends."""
     command = [sys.executable, __file__, "--watch", "--device", device]
     watcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert watcher.stdin is not None

@@ -1,4 +1,4 @@
-"""Kill agents, API server and driver of a Kubernetes cluster: is no pod lost, suspended or capped?
+"""Kills of agents, API server and driver of a Kubernetes cluster: no pod lost, suspended or capped?
 
 Two nodes of four virtual GPUs on one machine: on each an agent of `wattloop agent run` and a
 control daemon, in the cluster the driver of `wattloop k8s run --drive` and, every five seconds,

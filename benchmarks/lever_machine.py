@@ -66,7 +66,7 @@ class LeverMachine:
             limit.write_text(f"{rng.randrange(160, 251) * 1_000_000}\n")
 
     def settings(self) -> dict[str, object]:
-        """Every setting as the machine has it, read beside wattloop."""
+        """Return every setting as the machine has it, read without wattloop."""
         found: dict[str, object] = {}
         for index in range(GPUS):
             found |= {f"gpu:{index} {k}": v for k, v in self.stub.settings(index)._asdict().items()}

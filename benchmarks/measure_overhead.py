@@ -1,4 +1,4 @@
-"""What measuring costs the measured program, beside other tools in the same run.
+"""Cost of measuring for the measured program, with other tools in the same run.
 
     python benchmarks/measure_overhead.py [--quick] [--json FILE] [--no-peers]
 
@@ -162,7 +162,7 @@ class Benchmark:
         ]
 
     def _beside(self) -> list[Bar]:
-        """The readings that were had for it, and what the process beside the program takes."""
+        """Return the readings taken and the processor time of the reader process."""
         bars = []
         for name, interval_s in RATES:
             results = self._cpu[interval_s]

@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def question(less_w: float = 0.0) -> dict[str, Any]:
-    """Jobs and placements; `less_w` off every cap makes pairs that nobody asked for."""
+    """Jobs and placements; `less_w` off every cap makes pairs that were not asked for before."""
     jobs = [
         {"model": model, "precision": precision, "seq": seq, "batch": batch, "samples": 1e6}
         for model, precision, seq, batches in MODELS

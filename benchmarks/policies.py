@@ -1,4 +1,4 @@
-"""All policies on the thesis's scenario, beside its figures, and on Philly.
+"""All policies on the thesis's scenario, compared with its figures, and on Philly.
 
     python benchmarks/policies.py [--quick] [--json FILE] [--keep FILE [--minutes N]]
 

@@ -31,7 +31,7 @@ def by_factor(
     cases: Mapping[tuple[str, float, float], Case],
     bounds: Mapping[tuple[float, float], tuple[int, int]],
 ) -> Table:
-    """Misses as deadlines get tighter, beside what no schedule could keep."""
+    """Table of misses as deadlines get tighter, with the misses that no schedule could avoid."""
     policies = list(dict.fromkeys(policy for policy, _, _ in cases))
     places = sorted({(rate, factor) for _, rate, factor in cases}, key=lambda at: (at[0], -at[1]))
     rows = []

@@ -1,4 +1,4 @@
-"""Our figures beside the thesis's, and why they differ where they do."""
+"""Comparison of our figures with the thesis's, and why they differ where they do."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

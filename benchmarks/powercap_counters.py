@@ -1,7 +1,7 @@
 """A powercap tree with running counters: `python powercap_counters.py ROOT SECONDS [WAVE_S]`.
 
-Run in a process of its own, so that the cost of making the counters run is nobody else's. It
-prints the moment of its curves' 0 s; `package_curve` is what the counter follows.
+Run in a process of its own, so that the cost of moving the counters falls on no measured process.
+It prints the moment of its curves' 0 s; `package_curve` is what the counter follows.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""ADEPT, the thesis's model, on our own H200: its tables made again, and out of sample beside.
+"""ADEPT, the thesis's model, on our own H200: its tables computed again, and out of sample.
 
     python benchmarks/predict_adept.py [--quick] [--json FILE] [--iterations N] [--ship]
 

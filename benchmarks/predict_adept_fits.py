@@ -115,7 +115,7 @@ def all_fits(
 def _in_processes(
     points: Sequence[MeasuredStep], search: AdeptSearch, tasks: Sequence[Task]
 ) -> list[dict[str, Found]]:
-    """The fits in order; says how many are done where somebody watches."""
+    """Return the fits in order, and show progress on a terminal."""
     found = []
     with ProcessPoolExecutor(
         len(os.sched_getaffinity(0)), initializer=_start, initargs=(points, search)

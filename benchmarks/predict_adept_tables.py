@@ -1,4 +1,4 @@
-"""The thesis's tables of ADEPT with ours beside."""
+"""The thesis's tables of ADEPT next to ours."""
 
 from collections.abc import Callable, Sequence
 

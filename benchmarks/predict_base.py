@@ -19,7 +19,7 @@ __all__ = ["KeptAdept", "microbenchmark_constants"]
 
 
 def microbenchmark_constants() -> KernelConstants | None:
-    """Fitted to kernels, host calls and power runs of the suite; None where there is no suite.
+    """Fitted to kernels, host calls and power runs of the suite; None without the suite.
 
     A fit takes a minute or two the first time.
     """

@@ -1,9 +1,9 @@
-"""What is left of the host-bound error for one who knows each network's calls.
+"""Remaining host-bound error of a model that knows each network's calls.
 
 Rows of one network, under autocast or without, make the same calls whatever their batch size: to
 the host they are one number. `by_other_rows` takes it from the other such rows, as measured;
-`in_hindsight` from the rows themselves, which nobody can. The GPU's time is ours in both, and a
-step takes the longer of the two.
+`in_hindsight` from the rows themselves, which no prediction can. The GPU's time is ours in both,
+and a step takes the longer of the two.
 """
 
 import random

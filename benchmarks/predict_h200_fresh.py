@@ -1,7 +1,7 @@
-"""The newest collection by what was known before it: constants, intervals, forms and priors.
+"""Predictions of the newest collection from earlier constants, intervals, forms and priors.
 
-Its networks that no earlier collection has are the nearest to networks nobody has seen. Of its
-host one number is told, how quick it was: by steps of its other networks.
+Its networks that no earlier collection has are the nearest to unseen networks. The model learns one
+number about its host: its speed, from steps of its other networks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,7 +85,7 @@ def judge_fresh(
 
 
 def fresh_bars(fresh: Fresh) -> list[Bar]:
-    """What is asked for on unseen networks, with the baselines beside."""
+    """Bars required on unseen networks, with the baselines."""
     ours, *_ = fresh.outcomes.values()
     others = list(fresh.outcomes.items())[1:]
     note = f"{len(ours)} steps of {len({o.row.model.partition('@')[0] for o in ours})} networks"

@@ -100,7 +100,7 @@ def bars_of(
     covered: Coverage,
     in_sample: Mapping[str, float] | None,
 ) -> list[Bar]:
-    """What was promised, with the baselines beside."""
+    """Bars that were promised, with the baselines."""
     ours = outcomes[first]
     others = {name: found for name, found in outcomes.items() if name != first}
     split = {name: parts(found) for name, found in outcomes.items()}
@@ -167,7 +167,7 @@ def _drawn_again(outcomes: Sequence[Outcome]) -> str:
 
 
 def prototype_table(outcomes: Mapping[str, Sequence[Outcome]]) -> Table:
-    """The published figures of the prototype beside ours."""
+    """Table of the prototype's published figures next to ours."""
     rows: list[list[object]] = [
         [name, *(f"{mean} / {mid}" for mean, mid in (figures[q] for q in QUANTITIES))]
         for name, figures in PROTOTYPE.items()
@@ -186,7 +186,7 @@ def prototype_table(outcomes: Mapping[str, Sequence[Outcome]]) -> Table:
 
 
 def draw(outcomes: Sequence[Outcome], folder: Path) -> None:
-    """The figure beside the page."""
+    """Draw the figure of the page."""
     from wattloop.report.figures.render import save_one
 
     steps = [

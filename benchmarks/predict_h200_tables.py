@@ -35,7 +35,7 @@ def by_part(outcomes: Sequence[Outcome], title: str) -> Table:
 
 
 def compared(outcomes: Mapping[str, Sequence[Outcome]], title: str) -> Table:
-    """Mean errors of all models beside each other."""
+    """Table of the mean errors of all models."""
     names = list(outcomes)
     split = {name: parts(found) for name, found in outcomes.items()}
     rows = [

@@ -1,9 +1,10 @@
-"""How the sampling interval changes the result, from 1 ms to 32 s (figure 3.3 of the EA2P thesis).
+"""Effect of the sampling interval on the result, from 1 ms to 32 s (figure 3.3 of the EA2P thesis).
 
     python benchmarks/sampling_interval.py [--quick] [--json FILE]
 
 The same window of a known, varying power is measured at each interval: a powercap counter, a GPU
-with an energy counter, and a GPU that only tells its power. Beside it stands EA2P's way.
+with an energy counter, and a GPU that reports only its power. EA2P's method is measured for
+comparison.
 """
 
 import contextlib

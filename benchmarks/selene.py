@@ -216,7 +216,7 @@ def _frontier(rows: Any, energy: Any, gpu_s: Any) -> Any:
 
 
 def draw(folder: Any, kg: Mapping[Any, float], bounds: Mapping[Any, float], base: float) -> None:
-    """The figure beside the page."""
+    """Draw the figure of the page."""
     from wattloop.report.figures.render import save_one
 
     lines = {"selene": kg, "helios": kg, "bound without caps": bounds, "bound with caps": bounds}

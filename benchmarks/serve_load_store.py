@@ -132,7 +132,7 @@ def _copies(store: Store, originals: list[RunRecord], numbers: range) -> None:
 
 
 def _copy(original: RunRecord, number: int) -> RunRecord:
-    """The same run at another time by somebody else."""
+    """Copy a run to another time and another user."""
     assert original.result is not None
     scale = 0.5 + (number * 37 % 100) / 100
     domains = tuple(

@@ -191,7 +191,7 @@ class Never(Policy):
 
 @contextmanager
 def _driving(lab: SlurmLab, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`wattloop slurm run` beside us."""
+    """Run `wattloop slurm run` in a second process."""
     source = Path(__file__).resolve().parent.parent / "src"
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "never.py").write_text(NEVER, "utf-8")

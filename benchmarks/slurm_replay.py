@@ -1,4 +1,4 @@
-"""Two hundred jobs on a real Slurm under four schedulers, beside what the simulator says of them.
+"""Two hundred jobs on a real Slurm under four schedulers, compared with the simulator.
 
     python benchmarks/slurm_replay.py [--speedup 180] [--jobs 200] [--json FILE] [--quick]
 

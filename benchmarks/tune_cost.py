@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, required=True)
     args = parser.parse_args()
     way = WAYS[args.way]
-    if args.way == "wattloop":  # what a program imports once is no cost of a trial
+    if args.way == "wattloop":  # a program's one-time import is not a cost of a trial
         import wattloop.tune.api  # noqa: F401 - to have it loaded
     if args.way == "optuna":
         import optuna  # noqa: F401 - to have it loaded

@@ -67,7 +67,7 @@ class Course:
 
     @property
     def said(self) -> str:
-        """One line for whoever waits."""
+        """Print one line of progress."""
         spent = "?" if self.energy_j is None else f"{self.energy_j / 3600:.2f} Wh"
         best = "none" if self.best is None else f"{self.best:.4f}"
         rate = "" if self.learning_rate is None else f" at {self.learning_rate:.3g}"

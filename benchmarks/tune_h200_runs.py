@@ -187,7 +187,7 @@ def _race(runner: Runner, scenario: Scenario, seed: int, target: float | None) -
 
 
 def _warm_up(made: Training, scenario: Scenario, energy: EnergySource) -> None:
-    """Libraries load and choose their kernels in the first steps: nobody is charged for that."""
+    """Run the first steps, in which libraries load and choose kernels; no trial pays for them."""
     goal = Quality(metric=scenario.metric, maximize=scenario.maximize)
     bench = TorchExecutor(made, goal, energy=energy, error=math.inf)
     for size in scenario.batch_sizes:

@@ -1,4 +1,4 @@
-"""What searches cost and find on measured tables: race beside grid, random, Zeus and SM2.
+"""Cost and result of searches on measured tables: race, grid, random, Zeus and SM2.
 
     python benchmarks/tune_replay.py [--quick] [--json FILE]
 

@@ -21,5 +21,5 @@ def test_training_stays_below_a_limit(energy):
 
 @pytest.mark.energy(baseline=True, repeats=3, tolerance="50%")
 def test_training_is_no_worse_than_before():
-    """Compared with energy-baselines.json beside this file; --energy-update takes it anew."""
+    """Compare with energy-baselines.json in this folder; --energy-update measures it again."""
     train(50_000)

@@ -60,7 +60,7 @@ def _throughput(model: str, options: PlacementOptions, row: int) -> str | None:
     type_index, gpus, spread = options.shape(row)
     gpu = list(GPUS)[type_index]
     full = options.cap_w[row] == gpu_named(GPUS[gpu]).tdp_w
-    if not full or (not spread and gpus > NODE):  # beyond a node there is no packing
+    if not full or (not spread and gpus > NODE):  # packing is undefined beyond a node
         return None
     power_w = options.power_w[row] / gpus
     return (

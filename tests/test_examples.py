@@ -148,7 +148,7 @@ def test_examples_of_predictions_run_without_a_gpu(
     """Promise: a step of one's own model, and a choice of GPU, are predicted anywhere."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     pytest.importorskip("transformers", reason="Transformers is not installed")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # no calibration of somebody's own
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # no calibration of the user's own
     runpy.run_path(str(ROOT / "examples" / file))
     printed = capsys.readouterr().out
     assert said in printed
@@ -158,7 +158,7 @@ def test_examples_of_predictions_run_without_a_gpu(
 def test_tests_of_energy_pass_anywhere_and_take_their_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: the tests with the fixture and the mark run where there is no sensor, and say so."""
+    """Promise: tests with the fixture and the mark run without a sensor, and say so."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # an installed one is the same plugin
     shutil.copy(ROOT / "examples" / "test_energy.py", tmp_path)
     plugin = ("-p", "wattloop.check.pytest_plugin", "-p", "no:cacheprovider", "--energy-update")

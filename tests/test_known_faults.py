@@ -177,7 +177,7 @@ def test_codecarbon_878_an_estimate_is_called_one(tmp_path: Path) -> None:
 def test_codecarbon_1268_memory_is_counted_once(tmp_path: Path) -> None:
     """Where DRAM is measured, no model is added to it, and it is not part of the CPU.
 
-    There the measured joules went into the CPU and an estimate was added beside them.
+    The other tool counted the measured joules in the CPU and added an estimate to them.
     """
     tree = PowercapTree(tmp_path / "sys")
     package = tree.add_package(0)

@@ -12,7 +12,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 
 def test_every_data_file_is_in_the_wheel() -> None:
-    """Templates, tables and scripts beside the code match a pattern of the package's data."""
+    """Templates, tables and scripts next to the code match a pattern of the package's data."""
     package = ROOT / "src" / "wattloop"
     stated = PROJECT["tool"]["setuptools"]["package-data"]["wattloop"]
     patterns = [each.removeprefix("**/") for each in stated]
@@ -86,7 +86,7 @@ def test_metadata_follow_the_standard() -> None:
 
 
 def test_the_demo_installs_what_it_uses_and_no_training_framework() -> None:
-    """Waiting for gigabytes is no first impression."""
+    """A first try does not download gigabytes."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
     extras = PROJECT["project"]["optional-dependencies"]
     (names,) = re.findall(r"^DEMO_EXTRAS := (\S+)$", makefile, re.MULTILINE)

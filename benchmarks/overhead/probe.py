@@ -51,7 +51,9 @@ class Nothing:
         return 0
 
     def beside(self):
-        """The process beside this one that belongs to the tool and is not its child; 0 if none."""
+        """Return the process id of the tool's process that is not a child of this one; 0 if
+        none.
+        """
         return 0
 
 

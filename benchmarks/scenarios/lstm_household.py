@@ -93,7 +93,7 @@ def _training(device: Any, days: int, width: int, unit: int) -> Training:
 
 
 def generated_series(days: int, seed: int = 0) -> Any:
-    """Power and what is known beside it, every quarter of an hour: (steps, 7) in float32.
+    """Power and the other known columns, every quarter of an hour: (steps, 7) in float32.
 
     Columns: power (kW), voltage (V), three appliances metered apart (kW), sine and cosine of the
     time of day.

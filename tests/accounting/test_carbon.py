@@ -89,7 +89,7 @@ def test_a_live_provider_that_fails_falls_back_to_the_annual_value_and_says_so()
 
 
 def test_all_sources_failing_names_all_of_them():
-    """Nothing is hidden when there is no number."""
+    """When there is no number, every failed source is named."""
     search = find_intensity(Settings(carbon_url="http://127.0.0.1:9/x", zone="Atlantis"))
     assert search.found is None
     assert "live carbon intensity failed" in search.reason
@@ -97,7 +97,7 @@ def test_all_sources_failing_names_all_of_them():
 
 
 def test_a_file_of_an_unknown_user_is_a_reason_not_an_error():
-    """`~nobody-here/x.csv` is not there; the run is accounted for all the same."""
+    """`~nobody-here/x.csv` does not exist; the run is still accounted for."""
     search = find_intensity(Settings(carbon_file="~nobody-here/x.csv", zone="FRA"), 0.0, 1.0)
     assert search.found is not None
     assert "~nobody-here/x.csv cannot be read" in search.notes[0]

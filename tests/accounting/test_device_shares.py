@@ -107,7 +107,9 @@ def test_one_user_alone_has_all_without_doubt() -> None:
 
 
 def test_unknown_use_is_divided_by_memory_and_energy_without_users_belongs_to_none() -> None:
-    """Promise: memory x time where there is no utilisation; nothing is lost or given away."""
+    """Promise: memory x time decides where utilisation is unknown; no energy is lost or
+    invented.
+    """
     unknown: dict[Hashable, float | None] = {"a": None, "b": None}
     intervals = [UseInterval(1.0, 100.0, unknown, {"a": 3e9, "b": 1e9}), UseInterval(1.0, 80.0, {})]
     fit = fit_power(intervals, limit_w=700.0)

@@ -25,7 +25,7 @@ def test_too_few_runs_are_missing_with_a_reason():
 
 
 def test_the_same_work_under_several_caps_makes_no_slope():
-    """The longer a run, the less it used: that is no price of a second."""
+    """Under several caps a longer run used less energy; that slope is not a cost per second."""
     found, missing = slopes({"H200": [(1.0, 700), (1.2, 570), (1.5, 440)]})
     assert found == ()
     assert "not of one setting" in missing[0].reason

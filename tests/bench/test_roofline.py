@@ -38,7 +38,7 @@ def test_a_peak_that_was_not_run_leaves_the_roof_open() -> None:
 
 
 def test_formats_and_devices_do_not_mix() -> None:
-    """A bf16 peak is no roof for fp32, and a GPU's none for the CPU; bandwidth is any format's."""
+    """A bf16 peak does not bound fp32, nor a GPU's peak the CPU; bandwidth bounds every format."""
     bf16 = made("gemm", dtype="bf16", flops=10**12, time_s=1.0)
     gpu = made("gemm", device="gpu:0", flops=10**13, time_s=1.0)
     assert peaks_of([GEMM, bf16, gpu, TRIAD], "cpu", "fp32").gflops == pytest.approx(100.0)

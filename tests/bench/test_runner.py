@@ -115,7 +115,7 @@ def test_idle_by_threads_finds_the_same_power(session: Session) -> None:
     assert {(r.threads, r.sleep_s) for r in rows} == {
         (t, s) for t in (1, 2) for s in (0.2, 0.3, 0.4)
     }
-    # One short window may be off: whoever moves the counter is at times held up.
+    # One short window may be off: the thread that moves the counter may be delayed.
     assert median(r.power_w for r in rows) == pytest.approx(POWER_W, rel=0.15)
     assert lines["cpu:0/package"].beta_w == pytest.approx(POWER_W, rel=0.5)
 

@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def run_benchmark(
     name: str, *words: str, cwd: Path = REPOSITORY, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """`benchmarks/NAME.py` with these words, and variables beside those of the environment."""
+    """Run `benchmarks/NAME.py` with these arguments and additional environment variables."""
     command = [sys.executable, str(REPOSITORY / "benchmarks" / f"{name}.py"), *words]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), **variables}
     return warm_start.run(command, env=environment, cwd=cwd)

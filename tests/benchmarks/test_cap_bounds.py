@@ -60,7 +60,7 @@ def test_curves_of_the_family_have_the_power_that_was_read(cap_bounds) -> None:
 
 
 def test_the_table_has_a_row_per_metric(cap_bounds) -> None:
-    """Promise: every share is one of per cent, and the better informed are there beside ours."""
+    """Promise: every share is a fraction of percent; better-informed methods stand next to ours."""
     table = cap_bounds.bounds_table({"x": KNOWN}, {"edp": ("edp", 2.0)}, 0.05, seeds=1, each=1)
     (row,) = table.rows
     assert row[0] == "edp" and len(row) == len(table.header)

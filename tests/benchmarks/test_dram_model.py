@@ -31,7 +31,7 @@ def _run(folder: Path, dimms: str = "2x16") -> subprocess.CompletedProcess[str]:
 
 
 def test_without_a_dram_domain_it_says_so_and_leaves(tmp_path: Path) -> None:
-    """No domain is no failure: the reason is printed, the figure is absent, not 0."""
+    """A missing domain is not a failure: the reason is printed, the figure is absent, not 0."""
     PowercapTree(tmp_path / "sys").add_package(0)
     done = _run(tmp_path)
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,7 @@ def test_without_any_powercap_tree_it_says_how_to_get_one(tmp_path: Path) -> Non
 
 
 def test_model_and_domain_are_compared(tmp_path: Path) -> None:
-    """Half of the memory in use: 2 x 4 W x 0.75 = 6 W, beside a domain of 8 W that wraps."""
+    """Half of the memory in use: 2 x 4 W x 0.75 = 6 W, next to a domain of 8 W that wraps."""
     tree = PowercapTree(tmp_path / "sys")
     package = tree.add_package(0)
     domain = tree.add_child(package, "dram", energy_uj=59_900_000, range_uj=60_000_000)

@@ -9,7 +9,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_other_and_unknown_processors_can_be_tried(tmp_path) -> None:
-    """Promise: a file with a name nobody knows gives bars, not a crash."""
+    """Promise: a file with an unknown processor name gives bars, not a crash."""
     rows = [
         f"Strange CPU 9,{kind},{n},{12.5 * n},{1000 + 250 * n},{5 + 5 * n},{6 * n},30"
         for kind in ("all_cores", "some_cores")

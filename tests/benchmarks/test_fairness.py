@@ -28,7 +28,7 @@ def test_who_asks_for_little_waits_less_as_said_and_more_as_printed(tmp_path: Pa
 
 
 def test_the_table_of_the_page_on_policies_is_that_of_the_benchmark() -> None:
-    """Rounded, and made anew whenever the benchmark is."""
+    """The rounded table of the page is the one that the benchmark writes today."""
     measured: dict[str, list[float]] = {}
     for line in (ROOT / "docs" / "benchmarks" / "fairness.md").read_text().splitlines():
         if re.match(r"\| (pollux|zeus|themis|hades)", line):

@@ -57,7 +57,7 @@ def test_jobs_are_judged_by_their_own_words(fleet: FakeFleet) -> None:
 
 
 def test_caps_and_journals_that_stay_are_found(fleet: FakeFleet) -> None:
-    """A card below its default, and a journal that nobody restored."""
+    """A card below its default limit and an unrestored journal are both found."""
     trial = fleet_kills.Trial(0, 1)
     fleet_kills.check_caps(trial, fleet)  # type: ignore[arg-type]  # as above
     assert trial.caps == []

@@ -91,7 +91,7 @@ def test_the_full_size_asks_for_a_gpu_and_its_measured_energy(
     begun: list[tuple[str, ...]] = []
     monkeypatch.setattr(greenscreen, "has_gpu", lambda: True)
     monkeypatch.setattr(greenscreen, "wattloop", lambda _, *given: begun.append(given))
-    assert greenscreen.main(words) == 2  # nothing was trained, so there is no search to show
+    assert greenscreen.main(words) == 2  # nothing was trained, so no search can be shown
     ((*_, spec, option, scope),) = begun
     assert (option, scope) == ("--scope", "gpu")
     read = read_spec(spec)

@@ -12,7 +12,7 @@ import oracle_speed
 
 
 def test_every_figure_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise: many placements at once beside one by one, a table, a new process, noise."""
+    """Promise: batches of placements against single ones, a table, a new process and noise."""
     file = tmp_path / "bars.json"
     monkeypatch.setattr(sys, "argv", ["oracle_speed", "--quick", "--json", str(file)])
     assert oracle_speed.main() == 0

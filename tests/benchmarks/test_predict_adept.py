@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from tests.predict.models.made import PLACE, addition, conv, gemm, workload
 
-from predict_adept_fits import Fits, all_fits, errors_of  # programs beside the package
+from predict_adept_fits import Fits, all_fits, errors_of  # programs outside the package
 from predict_adept_tables import ablation, by_part, parameters, refinement, saturations, thesis_rows
 from wattloop.predict.models.adept.equations import PARAMETERS, SATURATIONS, STAGES
 from wattloop.predict.models.adept.model import AdeptSearch

@@ -50,7 +50,7 @@ def written(folder: Path) -> list[Row]:
 
 
 def test_models_are_judged_on_networks_they_have_not_seen(tmp_path: Path) -> None:
-    """Promise: all promised bars with their limits and the baselines beside, from rows on disk."""
+    """Promise: rows on disk give all promised bars with their limits and baselines."""
     (tmp_path / "gpu").mkdir()
     columns = ("model", "batch", "precision", "optimizer", "step_s")
     lines = []
@@ -123,7 +123,7 @@ def test_rows_that_make_the_same_calls_show_the_noise_of_the_host() -> None:
 
 
 def test_floors_of_the_host_give_rows_with_the_same_calls_one_time() -> None:
-    """Promise: the best time in hindsight, the others' time, and ours beside on the same rows."""
+    """Promise: the same rows give the best time in hindsight, the others' time and ours."""
     rows = [outcome(10e-3, 12e-3, 12e-3), outcome(12e-3, 12e-3, 12e-3), outcome(1.0, 1.0, 0)]
     seen, others = floor_bars(rows)
     assert seen.value == pytest.approx(100 * (0 + 2 / 12) / 2)

@@ -28,7 +28,7 @@ def test_without_data_it_says_what_to_set(benchmark, tmp_path, monkeypatch, caps
 
 
 def test_each_gpu_is_predicted_by_the_others(benchmark, tmp_path, monkeypatch, capsys) -> None:
-    """Promise: one network on four GPUs is judged, with all peers beside, and better than peaks."""
+    """Promise: one network on four GPUs is judged with all peers, and better than by peaks."""
     if not (SHARED / "neusight" / "e2e.csv").is_file():
         pytest.skip("the rows of NeuSight are not here (WATTLOOP_SHARED_DATA)")
     pytest.importorskip("transformers", reason="rebuilds BERT")

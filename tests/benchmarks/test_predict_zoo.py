@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from predict_zoo import ZOO, rows  # the benchmarks are programs beside the package
+from predict_zoo import ZOO, rows  # the benchmarks are programs outside the package
 
 HUGGING_FACE = {"albert", "distilbert", "tinyllama", "gpt2"}
 

@@ -69,7 +69,7 @@ def test_it_finds_a_cap_for_all_gpus_and_puts_them_back():
 
 
 def test_a_training_that_ends_first_leaves_the_best_cap_so_far():
-    """Promise: probes that were paid for are not lost, and nobody takes them for a whole search."""
+    """Promise: finished probes are not lost, and do not count as a whole search."""
     gpus, said = shared_gpus(2), []
     options = {"settings": SETTINGS, "rules": QUICK, "caps": "200:700:100"}
     with CapTuner("edp", report=said.append, **options) as tuner:
@@ -122,7 +122,7 @@ def test_without_permission_it_says_so_once_and_the_training_goes_on(caplog):
 
 
 def test_without_any_gpu_too(caplog, monkeypatch):
-    """Promise: a machine without levers is no reason to stop training."""
+    """Promise: training continues on a machine without levers."""
     with CapTuner(settings=Settings(meters=("virtual",))) as tuner:
         tuner.step()
     assert "gpu/power_limit cannot be set here" in tuner.fault
@@ -173,7 +173,7 @@ def test_without_apply_nothing_is_left_to_do():
 
 
 def test_it_can_be_used_for_one_training_after_the_other():
-    """Promise: after its end it begins anew."""
+    """Promise: after its end the callback can begin again."""
     gpus = shared_gpus(2)
     tuner = CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200,300")
     for _ in range(2):

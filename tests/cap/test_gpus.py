@@ -18,7 +18,7 @@ def levers(tmp_path, monkeypatch):
 
 
 def test_round_caps_up_to_the_present_limit(levers):
-    """Promise: a limit that somebody has lowered is the reference, and is not raised."""
+    """Promise: a limit that a user has lowered is the reference, and is not raised."""
     plan = cap_plan(levers)
     assert plan.caps_w == tuple(float(cap) for cap in range(200, 701, 50))
     assert plan.devices == ("gpu:0", "gpu:1")

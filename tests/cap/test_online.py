@@ -122,7 +122,7 @@ def test_what_ended_a_search_is_said_of_its_choice():
 
 
 def test_a_cap_that_takes_longer_when_read_again_is_other_work():
-    """Promise: a second reading of a cap that differs by far begins the search anew."""
+    """Promise: a second reading of a cap that differs by far restarts the search."""
 
     class ReadsTheReferenceTwice(CapFinder):
         def ask(self):
@@ -268,7 +268,7 @@ def test_without_energy_for_long_it_gives_up():
 
 
 def test_leaving_puts_the_caps_back():
-    """Promise: whoever leaves leaves nothing set."""
+    """Promise: leaving the block restores every cap."""
     training = Training(HEAVY).train(100)
     training.pilot.leave("enough")
     assert training.set[-1] is None

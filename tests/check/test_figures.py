@@ -103,7 +103,7 @@ def test_shares() -> None:
 
 
 def test_figures_carry_their_unit() -> None:
-    """Promise: nobody sees a number without its unit."""
+    """Promise: every number is shown with its unit."""
     assert format_figure(FigureKind.ENERGY, 12.3) == "12.3 J"
     assert format_figure(FigureKind.INSTRUCTIONS, 2.5e9) == "2.5 Ginstr"
     assert format_figure(FigureKind.CPU_TIME, 0.25) == "250 ms"

@@ -130,14 +130,14 @@ def test_x(tmp_path):
 """
     code = "from pathlib import Path\n" + code.replace("SYS", repr(str(pytester.path / "sys")))
     with sensed:
-        pass  # the files are there; nobody writes into them any more
+        pass  # the files exist, but no process writes into them any more
     result = ran(pytester, code)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*test_x*limit 1 min 30 s*below", "*could not be read in every*"])
 
 
 def test_strict_fails_what_cannot_be_judged(pytester: pytest.Pytester) -> None:
-    """Promise: --energy-strict does not let a limit pass that nobody could look at."""
+    """Promise: --energy-strict fails a limit that could not be measured."""
     code = "def test_j(energy):\n    energy.assert_below('12 J')\n"
     ran(pytester, code, "--energy-strict").assert_outcomes(failed=1)
 
@@ -160,7 +160,7 @@ def scattered(pytester: pytest.Pytester, *values: float) -> None:
 
 
 def test_a_baseline_is_taken_and_a_regression_fails(pytester: pytest.Pytester) -> None:
-    """Promise: new, taken, unclear and regression, through the file beside the tests."""
+    """Promise: new, updated, unclear and regression, through the file next to the tests."""
     first = ran(pytester, BASE)
     first.assert_outcomes(passed=1)
     first.stdout.fnmatch_lines(["*test_epoch*new"])
@@ -231,7 +231,7 @@ def test_a_damaged_file_of_baselines_fails_with_its_path(pytester: pytest.Pytest
 
 
 def test_a_test_that_fails_by_itself_is_not_taken(pytester: pytest.Pytester) -> None:
-    """Promise: half a test is no baseline."""
+    """Promise: a test that fails halfway gives no baseline."""
     code = BASE + "    assert False\n"
     ran(pytester, code, "--energy-update").assert_outcomes(failed=1)
     assert not (pytester.path / "energy-baselines.json").exists()

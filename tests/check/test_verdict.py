@@ -67,7 +67,7 @@ def test_one_new_reading_is_held_against_the_scatter_of_the_baseline() -> None:
 
 
 def test_one_of_each_says_that_its_noise_is_not_known() -> None:
-    """Promise: nobody is told a noise of 0 that nobody looked for; sensors count all the same."""
+    """Promise: unmeasured noise is not reported as 0; sensor error counts all the same."""
     found = judge(series(100), series(110), 0.05)
     assert found.noise is None
     assert "not known" in found.notes[0]
@@ -105,7 +105,7 @@ def test_false_alarms_and_misses_stay_rare() -> None:
 
 
 def test_a_baseline_of_nothing_has_no_share() -> None:
-    """Promise: zero before is no division by zero."""
+    """Promise: a baseline of zero causes no division by zero."""
     found = judge(series(0, 0), series(1, 1), 0.05)
     assert found.change is None
     assert found.verdict is EnergyVerdict.REGRESSION

@@ -304,7 +304,7 @@ def test_bad_input_is_named_and_ends_with_code_2(folder, capsys, words, message)
 
 
 def test_an_experiment_of_another_kind_is_refused(folder, capsys):
-    """A benchmark is no table of parameters."""
+    """A benchmark is not a table of parameters."""
     experiment, _ = made_sweep()
     with open_store(str(folder / "runs.db")) as store:
         create_experiment(
@@ -317,7 +317,7 @@ def test_an_experiment_of_another_kind_is_refused(folder, capsys):
 
 
 def test_a_search_and_its_final_training_may_have_one_name(folder, capsys):
-    """What was trained in the end is no search: the name means the search."""
+    """The name means the search, not the final training of its winner."""
     stored_search(folder)
     experiment, _ = made_sweep()
     with open_store(str(folder / "runs.db")) as store:

@@ -170,7 +170,7 @@ def test_program_that_exits_at_once(machine: Machine) -> None:
 
 
 def test_store_that_may_not_be_written(bare: Machine) -> None:
-    """In somebody else's folder the program runs, and the warning says what to do."""
+    """In another user's folder the program runs, and the warning says what to do."""
     place = bare.folder / "closed"
     place.mkdir(mode=0o555)
     command = bare.command("run", "--store", str(place / "runs.db"), "--", "sh", "-c", "exit 7")

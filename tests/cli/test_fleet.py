@@ -91,7 +91,7 @@ def test_what_would_go_is_said_before_it_goes(
 def test_an_age_that_is_none_is_named_by_its_option(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever gave `--samples` is not told of `--retain`, which this command does not have."""
+    """A wrong `--samples` is not reported as `--retain`, which this command does not have."""
     place = str(tmp_path / "runs.db")
     open_store(place).close()
     assert main(["fleet", "retain", *words, "--store", place]) == 2

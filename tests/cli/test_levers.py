@@ -94,7 +94,7 @@ def test_bad_input_is_explained(rig: Rig, words: list[str], message: str) -> Non
 
 
 def test_program_is_asked_for(rig: Rig) -> None:
-    """Without a program there is no telling when to put things back."""
+    """Without a program the command cannot know when to restore the levers."""
     done = rig.wattloop("set", "cpu/governor=schedutil")
     assert done.returncode == 2
     assert "name the program after '--'" in done.stderr
@@ -249,7 +249,7 @@ def test_restore_that_fails_ends_with_1(rig: Rig) -> None:
 
 
 def test_restore_force_and_forget(rig: Rig) -> None:
-    """A value set by somebody else: exit code 1, then one option or the other settles it."""
+    """A value set by another user: exit code 1, then either option resolves it."""
     dead_owner(rig)
     rig.put_limit_w(111)
     done = rig.wattloop("restore")

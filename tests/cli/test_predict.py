@@ -267,7 +267,7 @@ def test_a_whole_run_of_a_whole_node_is_predicted(
 def test_prices_without_a_run_are_not_dropped_in_silence(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever states a tariff waits for a cost: it is said what is missing for one."""
+    """A tariff without a run length is reported: the message names what a cost needs."""
     predicted("--model", "small.json", "--tariff", "0.2", "--zone", "FRA")
     assert "note: --zone, --tariff: cost and carbon are of a run; give --steps" in (
         capsys.readouterr().err

@@ -98,7 +98,7 @@ def test_what_cannot_be_reported_is_said(
 def test_a_missing_library_is_named_with_its_remedy(
     here: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Promise: without the extra, one line says what to install; it is no fault of ours."""
+    """Promise: without the extra, one line says what to install, and no traceback."""
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     assert main(["report", "last", "--html"]) == 2
     assert "pip install 'wattloop[figures]'" in capsys.readouterr().err

@@ -264,7 +264,8 @@ def test_nested_run_does_not_count_twice(machine: Machine) -> None:
     assert done.returncode == 0
     data, outer = json.loads(out.read_text()), json.loads(outer_out.read_text())
     assert (data["counted"], outer["counted"]) == (False, True)
-    # Not compared with the power set: on a loaded machine whoever moves the counter is held up.
+    # Not compared with the power set: on a loaded machine the thread that moves the counter is
+    # late.
     assert 0 < data["energy_j"] <= outer["energy_j"]
     assert b", part of run" in done.stderr
 

@@ -117,7 +117,7 @@ def test_json_of_the_list_has_every_run(searched: Path, capsys: pytest.CaptureFi
 
 
 def test_list_shows_and_filters(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Newest first; plain columns where nobody looks; filters and limits apply."""
+    """Newest first; plain columns without a terminal; filters and limits apply."""
     assert main(["runs", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("20270116-080000-bbbbbb  tuned")

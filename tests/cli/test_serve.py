@@ -55,7 +55,7 @@ def test_it_says_where_it_is_and_ends_when_told(machine: Machine) -> None:
 
 
 def test_programs_are_told_where_it_is(machine: Machine) -> None:
-    """Promise: `--json` writes the address as soon as somebody may connect."""
+    """Promise: `--json` writes the address as soon as the server accepts connections."""
     process = subprocess.Popen(
         machine.command("serve", "--port", "0", "--json", "where.json"),
         env=machine.environment,

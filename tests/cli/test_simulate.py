@@ -88,7 +88,7 @@ def test_json_has_a_row_per_policy_and_seed_with_every_promised_field(scenario: 
 def test_json_on_standard_output_is_all_there_is(
     scenario: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No table beside it."""
+    """`--json` prints no table in addition."""
     assert simulate("tiny.yaml", "--seeds", "1", "--json", "-") == 0
     assert len(json.loads(capsys.readouterr().out)["results"]) == 2
 
@@ -187,7 +187,7 @@ def test_whatif_answers_in_a_sentence(scenario: Path, capsys: pytest.CaptureFixt
     assert simulate(*words, "--json", "a.json") == 0
     out = capsys.readouterr().out
     assert out.startswith("tiny under fifo, simulated, 3 paired seeds\n")
-    assert out.splitlines()[1].split()[-1] == "difference"  # no p beside a sure difference
+    assert out.splitlines()[1].split()[-1] == "difference"  # no p-value for a certain difference
     sentence = out.splitlines()[-1]
     assert sentence.startswith("With 1 more node: ")
     assert "mean completion time (95%: " in sentence

@@ -130,7 +130,7 @@ def test_only_the_training_counts_with_a_window(node: Machine) -> None:
 
 
 def test_a_killed_sweep_is_listed_as_interrupted_and_resumed(node: Machine) -> None:
-    """Nobody is left to write that down; `resume` finds it among finished ones."""
+    """A killed sweep cannot write its end; `resume` finds it among finished ones."""
     mark = node.folder / "started"
     script = f"echo x >> {mark}; test $(wc -l < {mark}) -ge 2 || sleep 60"
     words = ["sweep", "caps.yaml", "--", "sh", "-c", script]

@@ -103,7 +103,7 @@ def trained(folder):
 
 
 def training_in(folder):
-    """Processes of trainings in this folder, whoever began them."""
+    """Return the processes of trainings in this folder, from any parent."""
     found = []
     for place in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -196,7 +196,7 @@ def test_the_report_of_a_search_tells_its_final_training(here, capsys):
 
 
 def test_a_limit_stops_it_and_a_higher_one_goes_on(here, capsys):
-    """Promise: it says which limit; with another it goes on, with the same it begins anew."""
+    """Promise: it names the limit; a higher one continues, the same one starts again."""
     assert main(["tune", "run", "s.yaml", "--trials", "1", *COMMAND]) == 0
     assert "stopped: 1 configuration was allowed" in capsys.readouterr().err
     assert main(["tune", "run", "s.yaml", "--trials", "2", *COMMAND]) == 0
@@ -231,7 +231,7 @@ def test_raised_limits_hold_for_whoever_goes_on_later(here, capsys):
 
 
 def test_what_was_searched_to_its_end_is_named_when_it_is_begun_again(here, capsys):
-    """Promise: nobody pays for the same search twice without being told."""
+    """Promise: no search is paid for twice without a message."""
     assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
     assert "searched the same" not in capsys.readouterr().err
     assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
@@ -249,7 +249,7 @@ def test_a_parameter_of_thousands_is_written_out(here, capsys):
 
 
 def test_several_objectives_end_with_their_front(here, capsys):
-    """Promise: where there is no single best, all that nothing else beats are shown."""
+    """Promise: without a single best trial, all that no other trial beats are shown."""
     front = SPEC.replace("strategy: grid", "strategy: grid\nobjective: [quality, energy]")
     (here / "s.yaml").write_text(front.replace(", target: 0.8", ""))
     assert main(["tune", "run", "s.yaml", "--json", "out.json", *COMMAND]) == 0
@@ -270,13 +270,13 @@ def test_killed_it_goes_on_and_pays_for_nothing_twice(here, capsys):
     while len(trained(here)) < 2 and time.monotonic() < give_up_s:
         time.sleep(0.02)
     for words in (["run", "s.yaml", "--trials", "99", *COMMAND], ["resume", "--trials", "99"]):
-        assert main(["tune", *words]) == 2  # somebody is at it
+        assert main(["tune", *words]) == 2  # another process is running it
         said = capsys.readouterr().err
         assert f"is being run by process {process.pid}" in said
         assert "going on with" not in said
     with open_store(here / "runs.db") as store:
         assert "limits" not in find_experiment(store, "last").facts
-    assert main(["tune", "final"]) == 2  # it would be measured with the search beside it
+    assert main(["tune", "final"]) == 2  # it would be measured while the search runs
     assert "is being run by process" in capsys.readouterr().err
     time.sleep(1.3)  # a run that was killed knows itself up to its last second
     process.send_signal(signal.SIGKILL)
@@ -383,7 +383,7 @@ def test_a_search_that_found_none_good_enough_says_how_near_it_came(here, capsys
 def test_the_winner_of_trainings_side_by_side_is_measured_on_as_many_gpus(
     here, capsys, monkeypatch
 ):
-    """Promise: idle GPUs beside it are not in its energy, as they were not in the search's."""
+    """Promise: idle GPUs are not in its energy, as they were not in the search's."""
     monkeypatch.setenv("WATTLOOP_VIRTUAL_GPUS", "3")  # 80 W each
     monkeypatch.setenv("WATTLOOP_METERS", "virtual")
     (here / "train.py").write_text(TRAIN.replace("0.02", "0.1"))
@@ -453,7 +453,7 @@ def test_nothing_yet_is_no_error(here, capsys):
 
 
 def test_progress_is_shown_on_a_terminal_only(machine: Machine):
-    """Promise: nothing but the result where nobody looks."""
+    """Promise: without a terminal only the result is printed."""
     (machine.folder / "train.py").write_text(TRAIN)
     (machine.folder / "s.yaml").write_text(SPEC)
     done = machine.wattloop("tune", "run", "s.yaml", "--trials", "1", *COMMAND)

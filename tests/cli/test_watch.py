@@ -83,7 +83,7 @@ def test_sparkline_keeps_flat_lines_flat_and_gaps_visible() -> None:
 
 
 def test_idle_fits_and_keeps_the_line(machine: Machine) -> None:
-    """The idle power of a machine that draws 50 W is 50 W, and it is kept beside the store."""
+    """The idle power of a machine that draws 50 W is 50 W, and it is written next to the store."""
     done = machine.wattloop("idle", "--windows", "0.2,0.4,0.8", "--json", "-")
     assert done.returncode == 0
     data = json.loads(done.stdout)

@@ -70,7 +70,7 @@ def test_both_bounds_on_a_processor_with_different_cores(rig: Rig) -> None:
 
 
 def test_governor_only_of_what_all_policies_have(rig: Rig) -> None:
-    """A governor that one policy lacks is no choice."""
+    """A governor that one policy lacks is not offered."""
     rig.cpufreq.add_policy(governors="performance powersave")
     lever = rig.lever("cpu/governor")
     assert lever.state().choices == ("performance", "powersave")
@@ -151,7 +151,7 @@ def test_amd_levels_are_only_written_in_manual_mode(
     monkeypatch.setattr(amd, "write_file", driver)
     with lever_session([rig.lever("gpu:0/sm_clock")]) as held:
         held.set({"gpu:0/sm_clock": 800.0})
-        rig.card.put(MODE, "low")  # somebody else
+        rig.card.put(MODE, "low")  # another program
     assert refused == []
     assert rig.card.read(MODE) == "auto"
 
@@ -169,7 +169,7 @@ def test_locked_clock_is_snapped_and_unlocked(rig: Rig, stub: StubNvml) -> None:
 
 
 def test_card_without_limits_is_not_set(rig: Rig, stub: StubNvml) -> None:
-    """Without the device's own limits there is no saying what is inside them."""
+    """Without the device's own limits no value can be checked against them."""
     stub.inject(0, "unsupported", calls=Call.LIMIT)
     lever = rig.lever("gpu:0/power_limit")
     assert lever.state().available is False

@@ -1,4 +1,4 @@
-"""Promises of the place: one for all users, and nobody can lead us elsewhere."""
+"""Promises of the lock folder: one for all users, and no user can redirect it."""
 
 import os
 import stat
@@ -48,7 +48,7 @@ def test_root_takes_the_place_over(default: Path) -> None:
 
 
 def test_link_is_not_followed(default: Path, tmp_path: Path) -> None:
-    """A link that somebody put there would make us write elsewhere."""
+    """A link planted by another user would redirect the write."""
     (tmp_path / "elsewhere").mkdir()
     default.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(LeverError, match="so nothing is set"):
@@ -66,7 +66,7 @@ def test_place_that_cannot_be_made_is_said(
 
 
 def test_owner_of_a_lock_can_be_read_by_others(tmp_path: Path) -> None:
-    """Process, its start, command and user; nobody once it is released."""
+    """The lock names process, its start, command and user; no owner once it is released."""
     lock = DeviceLock.take("nvidia:GPU-1", tmp_path, Owner.this_process())
     owner = holder("nvidia:GPU-1", tmp_path)
     assert owner is not None

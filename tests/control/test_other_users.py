@@ -1,4 +1,4 @@
-"""Promises in a place that all users share: nobody makes another write, wait or tell secrets."""
+"""Promises in a folder that all users share: no user makes another write, wait or leak secrets."""
 
 import fcntl
 import json
@@ -175,7 +175,7 @@ def test_garbage_of_a_stranger_stops_nobody(rig: Rig, leftover: Path, content: b
 
 
 def test_what_is_no_file_is_no_journal(rig: Rig, leftover: Path) -> None:
-    """A pipe keeps nobody waiting and a link leads nowhere; a file too long is not read."""
+    """A pipe blocks no reader, a link is not followed, and a file that is too long is not read."""
     os.mkfifo(rig.state / "0.journal")
     (rig.state / "1.journal").symlink_to("/dev/zero")
     long = rig.state / "2.journal"

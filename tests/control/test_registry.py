@@ -133,7 +133,7 @@ def test_rapl_levers_have_the_names_of_the_domains_they_limit(
 
 
 def test_amd_levers_are_numbered_as_the_meter_numbers_the_cards(tmp_path: Path) -> None:
-    """Beside two NVIDIA cards the first AMD card is gpu:2, for the lever as for the meter."""
+    """Next to two NVIDIA cards the first AMD card is gpu:2, for the lever as for the meter."""
     root = tmp_path / "sys"
     machine(root)
     for address in ("0000:01:00.0", "0000:02:00.0"):

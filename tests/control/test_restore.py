@@ -40,7 +40,7 @@ def test_nothing_to_do(rig: Rig) -> None:
 
 
 def test_living_owner_is_left_alone(rig: Rig) -> None:
-    """Its levers stay as they are, and it is named; nobody else can hold its device."""
+    """The levers of a running owner stay as they are, and it is named with its lock."""
     owner = rig.start(SLEEPER)
     results = restore(rig.state)
     assert {result.fate for result in results} == {RestoreStatus.IN_USE}
@@ -133,7 +133,7 @@ def test_a_device_that_never_comes_back_can_be_forgotten(rig: Rig) -> None:
 
 
 def test_previous_value_outside_limits_never_reaches_the_device(rig: Rig) -> None:
-    """Limits that have changed since, or a journal made up by somebody: reported, not written."""
+    """Limits that have changed since, or a forged journal: reported, not written."""
     dead_owner(rig, previous=900.0)
     rig.put_limit_w(90)
     (result,) = restore(rig.state, force=True)

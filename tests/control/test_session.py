@@ -325,7 +325,7 @@ with hold([lever("{LIMIT}")]) as held:
 
 
 def test_exit_inside_the_block_restores(rig: Rig) -> None:
-    """A hold that nobody closes is closed at exit."""
+    """A session that is not closed is closed at exit."""
     owner = rig.start(
         f"""
 held = hold([lever("{LIMIT}")], guardian=False).__enter__()
@@ -483,7 +483,7 @@ def test_hold_entered_twice_is_refused_and_harms_nothing(rig: Rig) -> None:
 
 
 def test_nvidia_levers_are_held_together(rig: Rig, stub: StubNvml) -> None:
-    """Power limit and both clocks of a card, beside a file lever; all back afterwards."""
+    """Power limit and both clocks of a card and a file lever are all restored afterwards."""
     names = ["gpu:0/power_limit", "gpu:0/sm_clock", "gpu:0/memory_clock", "gpu:1/power_limit"]
     with lever_session([rig.lever(name) for name in [*names, LIMIT]]) as held:
         held.set({names[0]: 300.0, names[1]: 1000.0, names[3]: 250.0, LIMIT: 90.0})

@@ -41,7 +41,7 @@ def gone(pid: int) -> bool:
 
 
 def test_kill_9_of_the_owner_is_put_right_by_the_guardian(rig: Rig) -> None:
-    """Nobody runs any command: the guardian restores by itself and ends."""
+    """The watchdog restores without any command, and ends."""
     owner = rig.start(SLEEPER)
     assert rig.limit_w() == 90
     owner.kill()

@@ -1,4 +1,4 @@
-"""Promises of plausible power: one table, and a counter that wraps is no gap in any curve."""
+"""Promises of plausible power: one table, and a counter that wraps is not a gap in any curve."""
 
 from array import array
 

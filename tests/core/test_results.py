@@ -48,7 +48,7 @@ def window(*domains: DomainEnergy, missing: tuple[Missing, ...] = ()) -> WindowR
 def test_overlapping_domains_are_counted_once(
     domains: list[tuple[str, str | None]], counted: set[str]
 ) -> None:
-    """What lies inside another, and psys beside a package, is left out."""
+    """A domain inside another, and psys next to a package, is left out."""
     assert non_overlapping(domains) == counted
 
 
@@ -73,7 +73,7 @@ def test_unread_domain_is_none_and_missing_means_incomplete() -> None:
 
 
 def test_scopes_do_not_count_cores_beside_their_package() -> None:
-    """CPU energy is the packages', each once; a scope nobody read is None."""
+    """CPU energy is the sum of the packages; a scope without readings is None."""
     result = window(
         energy("cpu:0/package", 10.0),
         energy("cpu:0/core", 6.0, in_total=False),

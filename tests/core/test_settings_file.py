@@ -109,7 +109,7 @@ def test_empty_file_and_plain_tariff(tmp_path: Path) -> None:
 
 
 def test_binary_file_is_refused_without_a_traceback(tmp_path: Path) -> None:
-    """A file that is no text is a ConfigError."""
+    """A file that is not text is a ConfigError."""
     path = tmp_path / "wattloop.yaml"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -158,7 +158,7 @@ def test_environment_beats_file(tmp_path: Path) -> None:
 
 
 def test_yaml_is_imported_only_when_there_is_a_file(tmp_path: Path) -> None:
-    """Without a file nobody pays for the parser."""
+    """Without a file the parser is not imported."""
     code = (
         "import sys; from wattloop.core.settings import load_settings; "
         "load_settings(); sys.exit('yaml' in sys.modules)"

@@ -116,7 +116,7 @@ def test_duration_for_people(seconds: float, text: str) -> None:
     ],
 )
 def test_numbers_for_people(value: float, digits: int, text: str) -> None:
-    """An exponent only where nobody would write the number out."""
+    """An exponent appears only where the digits would not be readable."""
     assert format_number(value, digits) == text
 
 

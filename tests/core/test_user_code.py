@@ -44,7 +44,7 @@ def test_a_file_finds_what_lies_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_file_does_not_push_a_library_aside(tmp_path: Path) -> None:
-    """Whatever somebody calls the file beside it."""
+    """A file next to it may have the name of any library."""
     import json
 
     folder = written(tmp_path / "x", mine="import json\n", json="raise RuntimeError\n")

@@ -22,7 +22,7 @@ def test_the_example_is_what_the_page_shows_and_keeps_the_contract() -> None:
 
 
 def test_the_command_of_the_page_runs_a_policy_from_a_file(tmp_path: Path) -> None:
-    """With its parameters, beside a shipped one."""
+    """It runs with its parameters, compared with a shipped policy."""
     command = next(line for line in PAGE.splitlines() if "my_policy.py:Punctual{" in line)
     policies = re.findall(r"'(.*)'", command)[0]
     done = warm_start.run(

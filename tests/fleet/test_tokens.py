@@ -23,7 +23,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_secret_is_known_by_its_hash_alone(path: Path) -> None:
-    """The file can be copied or lost: nobody gets in with what stands in it."""
+    """A copy of the file gives no access: it holds hashes only."""
     secret = add_token(path, "n1", Role.NODE, "n1")
     kept = path.read_text()
     assert secret not in kept
@@ -98,7 +98,7 @@ def test_a_file_that_is_not_to_be_trusted_lets_nobody_in(
     ],
 )
 def test_what_makes_no_sense_gets_no_secret(path: Path, name: str, role: Role, node: str) -> None:
-    """A node's token names its node, no other does; nobody makes the server's own."""
+    """Only a node's token names a node; no token can be made for the server's own name."""
     with pytest.raises(ConfigError):
         add_token(path, name, role, node)
     assert not path.exists()
@@ -116,7 +116,7 @@ def test_two_who_add_at_once_lose_nothing(path: Path) -> None:
 
 
 def test_a_link_that_waits_for_the_new_file_is_not_followed(path: Path, tmp_path: Path) -> None:
-    """It would be written to wherever somebody wants."""
+    """A link would redirect the write to any path."""
     target = tmp_path / "elsewhere"
     target.write_text("kept")
     waiting = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident():x}")

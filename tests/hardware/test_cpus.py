@@ -43,7 +43,7 @@ def test_names_as_the_kernel_prints_them_are_found(name: str, tdp_w: float) -> N
 
 
 def test_an_unknown_name_is_a_guess_with_a_wide_error() -> None:
-    """Promise: nobody mistakes a guessed TDP for a published one."""
+    """Promise: a guessed TDP is marked, so that it cannot pass for a published one."""
     assert processor_named("Intel(R) Xeon(R) Processor @ 2.80GHz") is None
     guess = guess_processor("Mystery CPU", cores=8, threads=16, virtual=False)
     assert guess.tdp_error >= 0.4

@@ -31,7 +31,7 @@ def run_ranks(command: list[str], machine: Machine, output: Path) -> list[dict[s
 def check(facts: list[dict[str, Any]], machine: Machine) -> None:
     assert all(f["fault"] is None and f["steps"] == 10 for f in facts)
     assert [f["counted"] for f in facts].count(True) == 1
-    # They began and ended together: nobody before the last one had come, or was done.
+    # They began and ended together: no rank went ahead of the last one.
     assert min(f["begin_s"] for f in facts) >= max(f["arrived_s"] for f in facts)
     assert min(f["end_s"] for f in facts) >= max(f["done_s"] for f in facts)
     (node,) = facts[0]["job"]["nodes"]

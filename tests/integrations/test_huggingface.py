@@ -89,7 +89,7 @@ def test_a_training_that_broke_off_is_ended_by_the_next(machine: Machine, tmp_pa
     """Promise: after ctrl-C in a notebook, `train()` again is a run of its own, not a part."""
 
     class Interrupting(transformers.TrainerCallback):  # type: ignore[name-defined,misc] # as above
-        """Somebody stops the cell."""
+        """A user who stops the cell."""
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             raise KeyboardInterrupt

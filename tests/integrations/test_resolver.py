@@ -195,7 +195,7 @@ def test_very_long_trainings_write_batches(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_lost_sensor_does_not_hold_steps_back() -> None:
-    """Promise: steps wait for their readings, but not for ever, and a lost device is no zero."""
+    """Promise: steps wait a limited time for their readings, and a lost device is not a zero."""
     gpu = FakeGpu()
     session = machine(gpu)
     resolver = StepResolver(session, lambda: None)

@@ -99,7 +99,7 @@ def test_a_silent_worker_is_given_up() -> None:
 
 
 def test_a_worker_never_outlives_its_parent() -> None:
-    """kill -9 of whoever started it ends the worker too."""
+    """kill -9 of the parent process ends the worker too."""
     program = (
         "import json, os, sys, time\n"
         "from wattloop.kernels.worker import KernelCase, KernelJob, KernelWorker\n"

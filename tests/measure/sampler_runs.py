@@ -1,4 +1,4 @@
-"""Runs whose sensors a process beside this one reads, for tests of that process."""
+"""Runs whose sensors a separate process reads, for tests of that process."""
 
 import os
 import signal

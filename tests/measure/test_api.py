@@ -461,7 +461,7 @@ def test_wrong_option_is_named(options: dict[str, object], named: str) -> None:
 
 
 def test_options_of_an_inner_measurement_are_said_to_have_no_effect() -> None:
-    """The run is open already; nobody is left to wonder."""
+    """The run is already open; the warning says that the options have no effect."""
     with wattloop.measure("outer") as outer, wattloop.measure("inner", interval_s=0.01):
         pass
     assert outer.run is not None

@@ -1,4 +1,4 @@
-"""Promises of a session while somebody sets the clock: durations and energy do not care."""
+"""Promises of a session while the wall clock is set: durations and energy do not change."""
 
 import time
 from pathlib import Path

@@ -170,7 +170,7 @@ def test_counter_that_fails_for_long_is_not_taken_to_have_gone_on() -> None:
 
 
 def test_stuck_counter_has_not_moved() -> None:
-    """The same value for ever is said to be no movement, so that nobody reads it as 0 J."""
+    """A counter that never moves is reported as such, and not read as 0 J."""
     track = CounterCurve(counter())
     for i in range(50):
         track.feed(i * 0.1, 12_345.0)
@@ -371,7 +371,7 @@ def test_gap_too_short_to_wrap_is_exact() -> None:
 
 
 def test_gap_without_any_power_before_it_is_missing() -> None:
-    """After a single reading there is no model: the time is left out."""
+    """A single reading gives no model: the time is left out."""
     track = CounterCurve(counter(wrap_j=97.0, max_power_w=300.0))
     track.feed(0.0, 5.0)
     for i in range(20):

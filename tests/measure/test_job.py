@@ -8,7 +8,7 @@ from wattloop.measure.job import job_from_environment, scheduler_facts
 
 
 def test_plain_process_has_no_job() -> None:
-    """An empty environment, or PATH alone, is no job."""
+    """An empty environment, or PATH alone, is not a job."""
     assert job_from_environment({"PATH": "/bin"}) is None
 
 

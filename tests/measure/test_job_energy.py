@@ -100,7 +100,7 @@ def test_part_is_missing_only_if_no_rank_reads_it(store: Store) -> None:
 
 
 def test_run_without_a_job_says_how_to_see_it(store: Store) -> None:
-    """An ordinary run is no job, and the message says where to look."""
+    """An ordinary run is not a job, and the message says where to look."""
     run_id = keep(store, 0, job=None, end=ended())
     with pytest.raises(RunNotFound, match=f"wattloop runs show {run_id}"):
         find_job(store, run_id)

@@ -1,4 +1,4 @@
-"""Promises of `followers`: ranks that share a node count each device once, whoever dies."""
+"""Promises of `followers`: ranks that share a node count each device once, if any rank dies."""
 
 import json
 import os
@@ -289,7 +289,7 @@ def test_follower_reads_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     role = LeaderRole("r", Job("job", "user", 5, 5, 8))
     role.decide(None)
     assert role.interval_s(0.1, []) == 1.0
-    estimate = SimpleNamespace(cheap_at_edges=False)  # nobody reads it for us, not even a window
+    estimate = SimpleNamespace(cheap_at_edges=False)  # no leader reads it, not even for one window
     assert role.interval_s(0.1, [estimate]) == 0.1
 
 

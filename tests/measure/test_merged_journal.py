@@ -66,7 +66,7 @@ def test_stamps_that_disagree_count_nothing_twice(wrap_j: float | None) -> None:
 
 
 def test_others_fill_the_time_before_and_after() -> None:
-    """The one that counted began late and was killed; whoever was there has the rest."""
+    """The leader began late and was killed; the other ranks have the rest."""
     owner = journal(steps(12.0, 15.0, 0.1))
     early = journal(steps(10.0, 14.0, 1.0))
     heir = journal(steps(11.0, 20.0, 0.5), late_s=0.03)

@@ -1,4 +1,4 @@
-"""Promises of `feeds`: each reading lands in its track and buffer, whoever took it."""
+"""Promises of meter streams: each reading reaches its energy curve and buffer, from any reader."""
 
 import math
 import random
@@ -144,7 +144,7 @@ def test_samples_wait_and_settle_in_order() -> None:
 
 @pytest.mark.parametrize("nonsense", [[], [1.0, 2.0], [math.nan], [math.inf], ["x"], None])
 def test_meter_that_breaks_its_contract_is_a_gap_with_a_reason(nonsense: object) -> None:
-    """A plug-in may return the wrong number of values, or no numbers: nobody else notices."""
+    """A plug-in may return the wrong number of values, or no numbers; only this check notices."""
 
     class Plugin(ScriptedMeter):
         def read(self) -> list[Reading]:

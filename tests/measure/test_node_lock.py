@@ -104,7 +104,7 @@ def test_folder_is_local_to_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_torn_owner_file_is_no_owner(tmp_path: Path) -> None:
-    """Half a description is read as nobody."""
+    """A torn description of the owner is read as no owner."""
     claim = NodeLock("job", tmp_path)
     claim.take({"run_id": "a"})
     next(tmp_path.glob("*.claim")).write_text('{"run_')

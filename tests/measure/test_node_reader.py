@@ -144,7 +144,7 @@ def test_thread_takes_over_from_a_process_that_dies_or_hangs(
 def test_run_that_ends_while_its_process_starts_does_not_wait(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process finds nobody, and ends."""
+    """The process finds its parent gone, and ends."""
     monkeypatch.setattr(
         sampler_process, "BOOT", "import time; time.sleep(1)" + sampler_process.BOOT
     )
@@ -162,7 +162,7 @@ def test_run_that_ends_while_its_process_starts_does_not_wait(
 def test_follower_starts_no_process(
     machine: Machine, starts: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the ranks that share a node, only the one that counts has somebody read for it."""
+    """Of the ranks that share a node, only the leader has a reader process."""
     flushed = flushes(monkeypatch)
     first = Session.open(settings(sampler="thread"))
     second = Session.open(settings())

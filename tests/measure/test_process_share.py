@@ -266,7 +266,7 @@ def test_a_card_split_by_mig_is_divided_by_slices(
     card: StubNvml, visible: bool, share: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise: an instance has its slices of the card, known by its process or, in a container, by
-    CUDA_VISIBLE_DEVICES; slices of others and of nobody are not this run's.
+    CUDA_VISIBLE_DEVICES; other slices, used or free, are not this run's.
     """
     state = card.gpu(0)
     state.mig_mode = 1
@@ -417,7 +417,7 @@ def test_an_exporter_that_hangs_is_left_alone() -> None:
 
 
 def test_numbers_of_ended_processes_are_ignored(card: StubNvml) -> None:
-    """Promise: a driver that lists an ended process with a wild number costs nobody energy."""
+    """Promise: a driver that lists an ended process with a wild number changes no energy."""
     first = card.gpu(0)
     first.process_pids[0], first.process_sm[0] = os.getpid(), 50
     first.process_pids[1], first.process_sm[1] = 999_999, 3_000_000_000

@@ -1,4 +1,6 @@
-"""Promises of `sampler_process` and `sampler_child`: read beside the program, harm nobody, end."""
+"""Promises of `sampler_process` and `sampler_child`: they read separately, harm no program, and
+end.
+"""
 
 import contextlib
 import json
@@ -103,7 +105,9 @@ def held_by(pid: int) -> list[str]:
 
 
 def test_process_holds_nothing_of_the_programs(machine: Machine) -> None:
-    """No pipe, file or terminal: whoever waits for the program's output is not kept waiting."""
+    """The process inherits no pipe, file or terminal, so readers of the program's output do not
+    block.
+    """
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     session = open_beside()
@@ -242,7 +246,7 @@ def test_interpreter_that_is_none_starts_no_process(monkeypatch: pytest.MonkeyPa
 
 
 def test_order_keeps_passwords_off_the_command_line(machine: Machine) -> None:
-    """Whoever lists processes reads no settings."""
+    """A list of processes shows no settings."""
     session = open_beside(redfish_url="https://ada:secret@bmc", meters="rapl")
     words = Path(f"/proc/{session.reader.sampling_pid}/cmdline").read_bytes()
     assert b"wattloop sampler of" in words

@@ -63,7 +63,7 @@ def checked(counter_w: float | None, gauge_w: float | None) -> Verdict:
 def test_counter_against_polled_power(
     counter_w: float | None, gauge_w: float | None, verdict: Verdict
 ) -> None:
-    """They agree within their uncertainties, differ beyond them, and a gap is no agreement."""
+    """They agree within their uncertainties, differ beyond them, and a gap is not an agreement."""
     assert checked(counter_w, gauge_w) is verdict
 
 

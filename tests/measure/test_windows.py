@@ -100,7 +100,7 @@ def test_tasks_and_threads_have_their_own_innermost_window() -> None:
 
 
 def test_window_may_end_in_another_context() -> None:
-    """A generator or thread that ends somebody else's window does no harm."""
+    """A generator or thread that ends another context's window does no harm."""
     keeper = Keeper()
     opened = window(keeper).__enter__()
     thread = threading.Thread(target=lambda: opened.__exit__(None, None, None))

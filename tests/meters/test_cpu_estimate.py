@@ -64,7 +64,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_a_busy_second_costs_more_than_an_idle_one_and_is_marked_estimated(machine) -> None:
-    """Promise: energy follows utilisation, and nobody takes it for a measurement."""
+    """Promise: energy follows utilisation, and is marked as an estimate, not a measurement."""
     (meter,) = detect(machine.context())
     assert meter.domains[0].provenance is Provenance.ESTIMATED
     start = meter.read()[0]

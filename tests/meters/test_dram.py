@@ -189,7 +189,7 @@ except MeterUnavailable as error:
 
 
 def test_unreadable_use_is_a_gap(machine: Machine) -> None:
-    """Without meminfo there is no power, rather than that of an empty memory."""
+    """Without meminfo the power is missing, not that of an empty memory."""
     (meter,) = dram.detect(machine.context(dimms="8x16"))
     (machine.procfs / "meminfo").unlink()
     (reading,) = meter.read()

@@ -99,7 +99,7 @@ def test_empty_and_unknown_slots_are_no_modules(size_mib: int | None) -> None:
 
 @pytest.mark.parametrize("code", [0x09, 0x1F])
 def test_flash_and_persistent_modules_are_not_dram(code: int) -> None:
-    """The same structure describes what is no main memory."""
+    """The same structure also describes modules that are not main memory."""
     assert parse_smbios(memory_device(8192, type_code=code)) == ()
 
 

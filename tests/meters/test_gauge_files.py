@@ -179,7 +179,7 @@ def test_battery_shows_power_only_while_discharging(sysfs: Sysfs, files: dict[st
 
 
 def test_battery_on_mains_is_no_missing_part(sysfs: Sysfs) -> None:
-    """A plugged-in laptop is told why there is no battery reading, and what to do."""
+    """On a plugged-in laptop the message says why there is no battery reading, and what to do."""
     sysfs.put("class/power_supply/BAT0", type="Battery", status="Full", power_now=0)
     with pytest.raises(MeterUnavailable) as caught:
         sysfs.meter()
@@ -215,7 +215,7 @@ def test_configured_gauge_is_read_beside_known_ones(sysfs: Sysfs) -> None:
 
 
 def test_gauge_without_a_file_is_reported(sysfs: Sysfs) -> None:
-    """A path that matches nothing here is a missing part with the remedy, beside what works."""
+    """A path that matches nothing is a missing part with the remedy; the other gauges work."""
     sysfs.put("class/hwmon/hwmon1", power1_input=2_500)
     meter = sysfs.meter(
         {"name": "fan", "path": "class/hwmon/hwmon1/power1_input", "unit": "mW"},

@@ -76,7 +76,7 @@ def test_an_answer_without_power_is_a_gap(text) -> None:
 
 
 def test_it_must_be_asked_for(tmp_path, monkeypatch) -> None:
-    """Promise: nobody's controller is polled unless they say so; a missing tool has a remedy."""
+    """Promise: a controller is polled only on request; a missing tool has a remedy."""
     with pytest.raises(MeterUnavailable, match="WATTLOOP_IPMI"):
         detect(Context())
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -80,7 +80,7 @@ def test_power_follows_the_load_at_once(stub, detect):
 
 
 def test_without_the_instant_field_the_averaging_is_declared(stub, detect):
-    """Hopper's plain power is a mean of one second; whoever integrates it must know."""
+    """Hopper's plain power is a mean of one second, and code that integrates it must know."""
     stub.inject(0, "unsupported", calls=Call.INSTANT)
     domain = detect()["nvml-power"].domains[0]
     assert domain.averaging_s == 1.0

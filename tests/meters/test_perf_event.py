@@ -78,7 +78,7 @@ def test_unknown_event_source_is_an_error() -> None:
 
 
 def test_closed_counter_cannot_be_read() -> None:
-    """Reading after close fails instead of reading somebody else's descriptor."""
+    """Reading after close fails instead of reading another owner's descriptor."""
     counter = open_or_skip(CPU_CLOCK, cpu=-1, pid=0)
     counter.close()
     counter.close()

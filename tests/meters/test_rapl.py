@@ -159,7 +159,7 @@ def test_zones_of_other_control_types_are_no_energy_zones(tmp_path: Path) -> Non
 
 
 def test_tdp_is_the_maximum_power_of_the_long_term_constraint(tmp_path: Path) -> None:
-    """TDP and plausible power come from the constraints; the burst limit is no TDP."""
+    """TDP and plausible power come from the constraints; the burst limit is not the TDP."""
     tree = PowercapTree(tmp_path)
     package = tree.add_package(0, max_power_w=135, limit_w=135)
     tree.add_constraint(package, 1, "short_term", 270, 162)
@@ -360,7 +360,7 @@ def _ordinary_user(root: Path, program: str) -> subprocess.Popen[str]:
 
 
 def _as_ordinary_user(root: Path, program: str) -> dict[str, object]:
-    """Run a program as somebody whom file permissions bind, and return what it prints."""
+    """Run a program as a user bound by file permissions, and return what it prints."""
     with _ordinary_user(root, program) as child:
         out, _ = child.communicate(timeout=300)
     assert child.returncode == 0
@@ -379,7 +379,7 @@ def _open_the_way(root: Path) -> None:
 
 
 def test_garbage_beside_the_counter_does_not_hide_it(tmp_path: Path) -> None:
-    """A range or limit that is no number means "not known"; the zone is still read."""
+    """An unreadable range or limit means "unknown"; the zone is still read."""
     tree = PowercapTree(tmp_path)
     zone = tree.add_package(0, energy_uj=5_000_000, max_power_w=200)
     (zone.directory / "max_energy_range_uj").write_text("²\n")

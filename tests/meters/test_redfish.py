@@ -126,7 +126,7 @@ def test_malformed_answers_are_gaps(controller, body) -> None:
 
 
 def test_a_slow_controller_is_a_gap(controller) -> None:
-    """Promise: nobody waits for a slow controller."""
+    """Promise: no reading waits for a slow controller."""
     controller.delay_s = 1.0
     gap = reading(controller, timeout_s=0.1)
     assert isinstance(gap, Gap)

@@ -55,7 +55,7 @@ def test_layers_that_differ_stay_apart() -> None:
 
 
 def test_the_share_without_a_rule_is_by_bytes() -> None:
-    """An operation nobody has a rule for is counted, and said."""
+    """An operation without a rule is counted, and named."""
     known = Operation("aten.add", Kind.ELEMENTWISE, Phase.FORWARD, bytes_read=3.0)
     strange = Operation("my.op", Kind.OTHER, Phase.FORWARD, bytes_read=1.0, ruled=False)
     assert Workload("x", (known, strange)).unruled_share == 0.25

@@ -102,7 +102,7 @@ def test_a_locked_clock_bounds_the_curve_from_above() -> None:
 
 
 def test_static_power_is_published_or_assumed_and_says_which() -> None:
-    """GDDR keeps more watts than HBM; where nobody measured, the share is named."""
+    """GDDR draws more static power than HBM; an unmeasured share is named as assumed."""
     assert static_power(gpu_named("h200")).watts == 80.0
     assumed = static_power(gpu_named("rtx3090"))
     assert assumed.watts == pytest.approx(GDDR_SHARE * 350)

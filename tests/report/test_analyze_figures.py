@@ -180,7 +180,7 @@ def test_one_file_of_each_kind(tmp_path, runs, kind):
 
 
 def test_what_only_a_page_can_do_is_said_only_there(tmp_path, runs):
-    """Nobody can point at a cell of an image."""
+    """An image has no cell to point at."""
     charts = correlation_figures(correlations(runs))
     for kind in ("svg", "html"):
         save_one(charts, tmp_path / f"figure.{kind}", title="t")

@@ -51,7 +51,9 @@ def test_deviations_have_the_decimals_of_their_mean() -> None:
 
 
 def test_a_budget_that_is_kept_is_shown() -> None:
-    """Nobody above it: without a budget not worth a column, with one the very point."""
+    """Without a budget the column is left out; with one it is shown, also when no run exceeds
+    it.
+    """
     kept = summary(over_budget_s={"a": [0.0]}, energy_kwh={"a": [1.0]})
     assert "over budget s" not in policy_table(kept, "title").headers
     assert column(policy_table(kept, "title", budget=True), "over budget s") == ["0"]

@@ -88,7 +88,7 @@ def test_runs_that_are_less_than_they_seem_are_said() -> None:
 
 
 def test_what_was_only_estimated_is_named_with_its_share() -> None:
-    """Beside a GPU that was measured, and by whom: it may be imported from another tool."""
+    """It stands next to a measured GPU and names its tool: it may be imported from another one."""
     cpu = DomainEnergy("cpu:0/package", Scope.CPU, 4e5, 1e5, Provenance.ESTIMATED, "codecarbon 2")
     result = WindowResult("bert", 0, None, 0.0, 60.0, (gpu(0, 3.6e6), cpu))
     (note,) = card_of(trained(result=result), None, NOWHERE).notes

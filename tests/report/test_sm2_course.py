@@ -1,4 +1,4 @@
-"""Promises of the course of SM2: whoever searched by `sm2` can see figures 1 and 2 of it."""
+"""Promises of the course of SM2: users who searched by `sm2` can see figures 1 and 2 of it."""
 
 from pathlib import Path
 

@@ -42,6 +42,6 @@ def test_the_chosen_window_is_marked() -> None:
 
 
 def test_nothing_to_draw_is_no_figure() -> None:
-    """Without data there is no empty frame."""
+    """Without data there is not even an empty frame."""
     assert rate_figure(SweptRates(label="", losses=[(0.1, float("nan"))])) is None
     assert course_figure([], "accuracy") is None

@@ -17,7 +17,7 @@ COUNTS = [[1, 0, 2, 0, 1]]
         (4, False, True),
         (5, False, True),  # the whole node, and one of a node with two
         (6, False, True),
-        (7, False, False),  # three of one node are not to be had beside the whole one
+        (7, False, False),  # three of one node are not available in addition to the whole one
         (7, True, True),
         (8, True, True),
         (9, True, False),

@@ -1,4 +1,4 @@
-"""Promise: costs kept beside waiting jobs are those that would be computed afresh."""
+"""Promise: costs stored with waiting jobs are those that a fresh computation gives."""
 
 import random
 from dataclasses import replace
@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 1000)
 
 
 def queue_of(world: World, *, noisy: bool) -> JobQueue:
-    """Nobody waits yet."""
+    """An empty queue."""
     oracle = NoisyOracle(world.truth, seed=3) if noisy else world.truth
     return JobQueue(world.jobs, oracle, [each.idle_w for each in world.cluster.types])
 

@@ -1,4 +1,4 @@
-"""Promise: a queue knows who came first, whoever left and came back meanwhile."""
+"""Promise: a queue knows which job came first, also for jobs that left and came back."""
 
 from hypothesis import given
 from hypothesis import strategies as st

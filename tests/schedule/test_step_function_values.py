@@ -64,7 +64,7 @@ def test_a_country_has_its_annual_mean() -> None:
 
 
 def test_hourly_values_come_from_a_csv_file(tmp_path: Path) -> None:
-    """Beside the scenario; as many hours as it has, then again from the first."""
+    """The file stands next to the scenario; its hours repeat from the first after the last."""
     (tmp_path / "grid.csv").write_text("time,g_per_kwh\n00:00,100\n01:00,300\n02:00,200\n\n")
     found = carbon_steps({"csv": "grid.csv"}, tmp_path)
     assert [found.steps.at(hour * HOUR_S) for hour in range(5)] == [100, 300, 200, 100, 300]

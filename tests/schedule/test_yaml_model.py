@@ -1,4 +1,4 @@
-"""Promises of amounts: units are understood, what is no amount is refused with what to write."""
+"""Promises of amounts: units are understood, and an invalid amount is refused with a remedy."""
 
 import math
 from collections.abc import Callable

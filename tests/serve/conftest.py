@@ -27,7 +27,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A store with three runs, one of them named by somebody mean."""
+    """A store with three runs, one of them with a hostile name."""
     path = tmp_path / "runs.db"
     with open_store(path) as store:
         insert_run(store, record(1))

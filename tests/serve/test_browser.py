@@ -382,7 +382,7 @@ def test_columns_are_hidden_by_the_reader_and_stay_so(visit: Visit) -> None:
 
 
 def test_long_names_do_not_make_tall_rows(visit: Visit) -> None:
-    """One line, with all of it for whoever points at it."""
+    """One line, with the whole name on hover."""
     page = visit.open("jobs")
     long = page.locator(f"a[title='{LONG}']")
     rows = page.locator("[aria-label=Runs] tbody tr")
@@ -392,7 +392,7 @@ def test_long_names_do_not_make_tall_rows(visit: Visit) -> None:
 
 
 def test_nodes_show_who_draws_what_and_who_is_silent(visit: Visit) -> None:
-    """With the words of whoever was refused."""
+    """The page quotes the agents that were refused."""
     page = visit.open("nodes")
     assert page.locator("tbody tr").count() == 3
     text = page.inner_text("main")
@@ -446,7 +446,7 @@ def test_dates_below_a_chart_are_apart_on_a_phone(phone: Visit) -> None:
 
 
 def test_lists_of_an_empty_store_have_no_script_errors(browser: Any, tmp_path: Path) -> None:
-    """There is no list to tick rows in."""
+    """There is no list in which rows could be ticked."""
     faults: list[str] = []
     app = create_app(ServeOptions(store=str(tmp_path / "runs.db")))
     with _serving(app) as base, browser.new_context() as context:

@@ -1,4 +1,4 @@
-"""Before any token: nobody can keep a server from answering others."""
+"""Promises before any token: no client can keep a server from answering others."""
 
 import socket
 import threading

@@ -77,7 +77,7 @@ def test_a_fault_of_ours_has_the_form_too(place: Path, monkeypatch: pytest.Monke
 
 
 def test_a_token_of_any_characters_opens_and_stays(place: Path) -> None:
-    """A cookie holds what a header cannot; one that somebody made up is not kept at all."""
+    """A cookie holds what a header cannot; a forged one is not stored at all."""
     options = ServeOptions(store=str(place), host="0.0.0.0", token="schlüssel-łódź-😀;")
     with TestClient(create_app(options)) as client:
         assert client.get("/", params={"token": "schlüssel-łódź-😀;"}).status_code == 200

@@ -108,7 +108,7 @@ def test_what_is_no_journal_is_refused(client: TestClient, piece: bytes) -> None
 
 @pytest.mark.parametrize("run", ["..", ".hidden", "a%2fb", "x" * 200])
 def test_identifiers_are_names_and_not_paths(client: TestClient, run: str, tmp_path: Path) -> None:
-    """Nothing is written beside the folder of journals."""
+    """Nothing is written outside the folder of journals."""
     assert post(client, 0, header(run), run).status_code in (404, 405, 422)
     assert not list(tmp_path.rglob("*.part"))
 

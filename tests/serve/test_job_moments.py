@@ -21,7 +21,7 @@ NOON = 1_769_860_800.0
     ],
 )
 def test_a_moment_is_the_same_everywhere(text: str, wall_s: float | None) -> None:
-    """With its offset, its fraction, its leap second; nothing is no filter."""
+    """With its offset, its fraction, its leap second; an empty value does not filter."""
     assert moment_wall_s(text) == wall_s
 
 

@@ -104,7 +104,7 @@ def test_a_token_in_a_cookie_reads_but_never_writes(fleet: Fleet) -> None:
 
 
 def test_a_revoked_token_is_refused_at_once(fleet: Fleet) -> None:
-    """Without a restart; and a file that others may write lets nobody in."""
+    """It needs no restart, and a file that others may write lets no client in."""
     assert fleet.get("/api/v1/nodes").status_code == 200
     revoke_token(fleet.folder / "tokens.json", "reader")
     assert fleet.get("/api/v1/nodes").status_code == 401
@@ -331,7 +331,9 @@ def test_an_event_that_no_reader_gets_through_holds_up_no_other_run(fleet: Fleet
 
 
 def test_only_agents_speak_for_whole_jobs(fleet: Fleet) -> None:
-    """What a user's program sends of a Slurm job stands beside the agents' figures, not in them."""
+    """A Slurm job reported by a user's program is shown next to the agents' figures, not in
+    them.
+    """
     fleet.deliver(Piece(RUN, 0, fleet.journal()))
     mine = "20260101-000002-cccccc"
     data = fleet.journal(mine, host="laptop", energy_j=3_000.0)

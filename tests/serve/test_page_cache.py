@@ -37,7 +37,7 @@ def test_a_restart_finds_the_page_and_a_further_trial_makes_a_new_one(tmp_path: 
 
 
 def test_what_goes_on_is_not_kept_and_what_is_broken_is_made_again(tmp_path: Path) -> None:
-    """And a folder that cannot be written is no fault; old pages make room."""
+    """A folder that cannot be written is not an error, and old pages make room."""
     experiment = replace(made_sweep()[0], status="running")
     folder = tmp_path / "pages"
     with open_store(tmp_path / "runs.db") as store:

@@ -59,7 +59,7 @@ def test_no_page_asks_another_host(client: TestClient, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/jobs", "/runs/2026-002", "/compare?run=2026-001&run=2026-002"])
 def test_names_tags_and_commands_are_text(client: TestClient, path: str) -> None:
-    """Whatever somebody called their run."""
+    """A run may have any name."""
     answer = client.get(path)
     assert answer.status_code == 200
     assert NASTY not in answer.text

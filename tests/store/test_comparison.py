@@ -116,7 +116,7 @@ def test_what_was_not_read_is_not_compared() -> None:
 
 
 def test_estimates_and_dead_runs_are_pointed_out() -> None:
-    """A measured run beside an estimated one, or one that died, is no fair comparison."""
+    """A measured run next to an estimated or crashed one is not a fair comparison."""
     guess = run("b", 3_000)
     assert guess.result is not None
     domains = tuple(d._replace(provenance=Provenance.ESTIMATED) for d in guess.result.domains)
@@ -147,7 +147,7 @@ def test_plain_data_has_percent_and_verdict() -> None:
 
 
 def test_a_vanishing_energy_is_compared() -> None:
-    """Its square is no float any more; that ends nothing."""
+    """Its square underflows, and the comparison continues."""
     found = cell([run("a", 1e-200), run("b", 3_000)], "energy", "gpu")
     assert found.difference == pytest.approx(3e203)
     assert found.real is True

@@ -84,7 +84,7 @@ def test_a_read_only_store_can_be_read_but_not_written(
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """Somebody's notes are not overwritten."""
+    """A user's notes are not overwritten."""
     path = tmp_path / "notes.txt"
     path.write_text("dear diary " * 500)
     with pytest.raises(StoreError, match="not a SQLite database"):

@@ -46,7 +46,7 @@ def test_a_store_of_the_first_release_gets_the_tables(tmp_path: Path) -> None:
 def test_an_old_store_that_cannot_be_written_is_still_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables that nobody could have filled are no reason to refuse its runs."""
+    """The runs are read though tables of later versions are missing."""
     path = old_store(tmp_path / "runs.db")
     monkeypatch.setattr(location.StoreLocation, "is_read_only", property(lambda self: True))
     with open_store(path) as store:

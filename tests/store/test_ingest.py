@@ -87,7 +87,7 @@ def test_killed_while_it_wrote_a_piece_it_goes_on_from_there(
 
 
 def test_final_is_remembered_through_a_restart(store: Store, data: bytes) -> None:
-    """A run without an end that nobody goes on with is stored though the server was killed."""
+    """A run without an end that no client continues is stored though the server was killed."""
     Ingest(store, finalize_orphaned_run).append(RUN, 0, data[:900], NODE, final=True)
     ingest = Ingest(store, finalize_orphaned_run)
     assert ingest.complete(search=True) == [RUN]
@@ -116,7 +116,7 @@ def test_a_disk_that_refuses_leaves_the_part_as_it_was(
 def test_a_store_that_is_away_is_not_asked_for_every_piece(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pieces are taken at once; nobody waits for a connection that does not come."""
+    """Pieces are taken at once; no client waits for a connection that does not come."""
     asked: list[str] = []
 
     def away(*_: object) -> None:

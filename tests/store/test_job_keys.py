@@ -45,7 +45,7 @@ def energies_j(store: Store) -> dict[str, float]:
     [
         (100.0, {}),  # the same node, the same start of the job: it has run to its end already
         (100.0, {"user": "bob"}),
-        (40 * DAY_S, {"restart": "1"}),  # by nobody's patience a job that was requeued
+        (40 * DAY_S, {"restart": "1"}),  # a requeued job within no patience
     ],
 )
 def test_a_number_given_out_again_is_another_job(

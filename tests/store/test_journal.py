@@ -106,7 +106,7 @@ def test_journal_is_live_exactly_while_its_writer_lives(tmp_path: Path) -> None:
 
 
 def test_missing_journal_is_not_live(tmp_path: Path) -> None:
-    """Somebody folded it in the meantime."""
+    """Another process imported it in the meantime."""
     assert not journal_is_live(tmp_path / "none.journal")
 
 

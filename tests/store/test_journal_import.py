@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_a_live_journal_is_left_alone(store: Store) -> None:
-    """As long as its writer lives, nobody folds it."""
+    """As long as its writer runs, no process imports it."""
     writer = JournalWriter(store.journals / "r1.journal", header("r1"))
     assert [f.outcome for f in import_orphaned(store, close_journal)] == [ImportStatus.HELD]
     writer.close()

@@ -9,7 +9,7 @@ from wattloop.testing.journals import header, write_journal
 
 
 def test_only_held_journals_are_running(tmp_path: Path) -> None:
-    """A journal nobody holds is not a running run; one that is empty or damaged is none at all."""
+    """An unlocked journal is not a running run; an empty or damaged one is not a run at all."""
     with open_store(tmp_path / "runs.db") as store:
         assert live_runs(store) == []
         write_journal(store.journals, "dead")

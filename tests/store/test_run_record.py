@@ -69,7 +69,7 @@ def exported(store: Store) -> list[dict[str, Any]]:
 
 
 def test_a_batch_of_steps_comes_back_as_single_steps(store: Store) -> None:
-    """In order, beside steps written alone; an energy that was not read is absent, not 0."""
+    """In order, next to steps written alone; a missing energy is absent, not 0."""
     folded(store, BATCH, {"type": "step"} | EPOCH)
     assert read_steps(store, "r1") == [*SINGLES, EPOCH]
     assert read_events(store, "r1") == []

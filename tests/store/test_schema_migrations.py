@@ -1,4 +1,4 @@
-"""Promises of migrations: nothing of an old store is lost, whoever opens it and whatever fails."""
+"""Promises of migrations: nothing of an old store is lost, under any opener and any failure."""
 
 import threading
 from collections.abc import Iterator

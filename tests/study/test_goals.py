@@ -64,7 +64,7 @@ def test_met_in_the_mean_alone_is_not_met() -> None:
 
 
 def test_no_worse_than_a_deviation_of_the_baseline() -> None:
-    """The sd of the baseline is 17: 5 less is no worse, 30 less is."""
+    """The sd of the baseline is 17: a drop of 5 is not worse, a drop of 30 is."""
     goal = Goal.parse("no worse than 1 sd", less_is_better=False)
     assert judge("jobs_done", goal, BEFORE, minus(BEFORE, [5.0, 5.1, 4.9, 5.0])).met
     assert not judge("jobs_done", goal, BEFORE, minus(BEFORE, [30.0, 30.1, 29.9, 30.0])).met
@@ -89,6 +89,6 @@ def test_different_runs_are_compared_as_groups() -> None:
 
 
 def test_what_nobody_measured_is_said() -> None:
-    """A KPI without values is no success."""
+    """A KPI without values does not count as reached."""
     with pytest.raises(ConfigError, match="not measured"):
         judge("cost", Goal.parse("-10%", less_is_better=True), {}, {0: 1.0})

@@ -90,7 +90,7 @@ def test_lost_updates_leave_the_file_empty(tmp_path: Path) -> None:
 
 
 def test_truth_before_the_start_is_refused(tmp_path: Path) -> None:
-    """Nobody gets a made-up energy for a time at which no power was defined."""
+    """A time at which no power was defined has no energy."""
     zone = PowercapTree(tmp_path).add_package(0)
     run = Driver({zone: Constant(10.0)})
     with pytest.raises(ValueError, match="started"):

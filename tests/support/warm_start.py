@@ -2,7 +2,7 @@
 
 A new interpreter that imports the command line and the store takes half a second of processor
 time before it does anything, a fork some milliseconds. The forked process has its own environment,
-folder, arguments, streams and exit code, as if it had been started anew.
+folder, arguments, streams and exit code, as if it had been started fresh.
 
 Run as a program this is the process that the others are forked from.
 """

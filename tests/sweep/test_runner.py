@@ -173,7 +173,7 @@ def test_a_command_that_fails_now_and_then_is_swept(
 def test_a_finished_sweep_whose_warm_up_was_once_killed_is_finished(
     settings: Settings, store: Store
 ) -> None:
-    """The next start has a warm-up of its own; nobody waits for the old one."""
+    """The next start has a warm-up of its own, and does not wait for the old one."""
     plan = planned(settings, caps="300", repeats=1, warmup=1)
     experiment, _ = open_sweep(store, plan, RealClock())
     left = plan.trial(plan.references[0], "warm-up 7.0")

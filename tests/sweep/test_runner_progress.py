@@ -11,7 +11,7 @@ RULE = Repeats.model_validate({"min": 3, "max": 3})
 
 
 def test_what_is_left_is_whole_programs_and_what_lies_between_them() -> None:
-    """Two runs of 10 s of one point, three of another like it, 3 s beside each."""
+    """Two runs of 10 s of one point, three of a similar point, and 3 s between runs."""
     known = TrialOutcome(status=TrialStatus.OK, time_s=1.0, lasted_s=10.0)
     found = estimate_progress(
         [repeated_trials([known], None), repeated_trials([], None)], RULE, None, [2.0, 4.0]

@@ -72,7 +72,7 @@ def test_a_fault_names_its_line_and_what_to_write(tmp_path: Path, line: str, sai
 
 
 def test_all_faults_are_said_at_once(tmp_path: Path) -> None:
-    """Nobody corrects a file one error at a time."""
+    """A user can correct all errors of a file at once."""
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, "seed: x\nwarmup: -1\nordre: listed\n")
     said = str(caught.value).splitlines()

@@ -68,7 +68,7 @@ class Brittle(Grid):
 
 
 class Stuck(Grid):
-    """Waits for what nobody is doing."""
+    """A strategy that waits for a trial that is not running."""
 
     def ask(self) -> Asked:
         asked = super().ask()

@@ -36,7 +36,7 @@ def test_claim_of_a_lock_that_its_owner_removes_is_a_claim(
 def test_claim_in_memory_leaves_no_file_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that nobody else can see needs no lock in the working directory."""
+    """A store that no other process can see needs no lock in the working directory."""
     monkeypatch.chdir(tmp_path)
     with open_store(":memory:") as store, lock_experiment(store, "e"):
         assert list(tmp_path.iterdir()) == []
@@ -75,7 +75,7 @@ def test_leftovers_are_those_of_the_same_store(
 
 
 def test_store_in_memory_ends_no_program(programs: ExitStack, tmp_path: Path) -> None:
-    """A killed process takes such a store with it: there is no later runner with leftovers."""
+    """A killed process takes such a store with it, so no later runner finds leftovers."""
     memory, other = (programs.enter_context(open_store(":memory:")) for _ in range(2))
     theirs = _program(programs, other, "e")
     assert end_leftovers(memory, "e") == []

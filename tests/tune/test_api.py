@@ -125,7 +125,7 @@ def test_asha_compares_by_time_where_no_energy_is_read(settings):
 
 
 def test_where_nothing_has_ended_the_best_so_far_is_said(settings):
-    """Promise: a search that a limit has cut does not only say that there is no winner."""
+    """Promise: a search cut by a limit reports more than the absence of a winner."""
     slow = {"space": {"lr": [0.1, 0.2]}, "strategy": "grid", "target": None, "energy": 0.5}
 
     def endless(trial):
@@ -195,7 +195,7 @@ def test_a_search_that_stopped_goes_on_with_other_limits(settings):
 
 
 def test_the_winner_is_proven(settings):
-    """Promise: trained in full beside the default, with the saving and when it has paid."""
+    """Promise: it is trained in full next to the default, with the saving and when it has paid."""
 
     def slow(trial):
         import time
@@ -214,7 +214,7 @@ def test_the_winner_is_proven(settings):
     assert final.winner.run_id is not None
     assert (Path(final.winner.files) / "model").exists()
     folders = Path(f"{settings.store_location}.journals", result.search_id).glob("*/checkpoint/*")
-    assert list(folders) == []  # of trainings that nobody goes on with
+    assert list(folders) == []  # of trainings that no search continues
 
 
 def test_the_error_of_the_estimate_cancels_in_what_is_saved(settings, tmp_path, monkeypatch):

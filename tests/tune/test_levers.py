@@ -195,7 +195,7 @@ for epoch in trial.epochs(4):
 
 
 def test_a_cap_is_found_while_a_command_runs(settings, tmp_path):
-    """Promise: steps that a program reports are enough to find its cap from beside."""
+    """Promise: steps that a program reports suffice to find its cap from outside."""
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
     bench = CommandExecutor(

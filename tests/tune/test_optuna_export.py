@@ -68,7 +68,7 @@ def test_a_study_has_parameters_values_curves_and_energy(tmp_path: Path) -> None
     for trial in complete:
         assert trial.value == trial.user_attrs["to_target_j"] > 0
         assert trial.user_attrs["provenance"] == "simulated"
-        assert trial.user_attrs["power_limit"] == 125.0  # found, so it is no parameter of the space
+        assert trial.user_attrs["power_limit"] == 125.0  # found, not a parameter of the space
         assert max(trial.intermediate_values.values()) >= 0.8
         assert trial.distributions["lr"] == optuna.distributions.FloatDistribution(
             1e-4, 1.0, log=True

@@ -179,7 +179,7 @@ def trained(energy_j, epochs, provenance="measured", uncertainty_j=0.0, status=S
         (105.0, 10, 0.0, True),  # an epoch is 10%
         (120.0, 10, 0.0, False),
         (105.0, 100, 0.0, False),
-        (105.0, 100, 6.0, True),  # the sensor is no better than that
+        (105.0, 100, 6.0, True),  # the sensor has the same error
     ],
 )
 def test_a_winner_within_noise_is_a_tie(store, search, other_j, epochs, uncertainty_j, tied):
@@ -221,7 +221,7 @@ def test_what_waits_in_a_finished_search_was_stopped_early(store, search):
 
 
 def test_a_winner_by_quotient_within_noise_is_a_tie(store, search):
-    """Promise: quality per joule that differs by less than both scatter is no victory."""
+    """Promise: a quality per joule that differs by less than both scatter does not win."""
     search("a", 1, scattered(101.0))
     search("b", 2, scattered(100.0))
     experiment = search("c", 3, scattered(300.0))

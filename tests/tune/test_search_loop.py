@@ -184,7 +184,7 @@ def test_a_training_that_never_reports_ends_the_search(begun):
         search.run()
     assert len(read_trials(record.store, record.search_id)) == 1
     _, _, other = begun(Trainings())
-    assert other.search_id != record.search_id  # what failed as a whole is begun anew
+    assert other.search_id != record.search_id  # a search that failed as a whole starts again
 
 
 def test_failures_are_results(begun):

@@ -92,7 +92,7 @@ def test_a_default_is_made_whole(tmp_path: Path) -> None:
 
 
 def test_an_empty_field_is_as_if_it_were_not_given(tmp_path: Path) -> None:
-    """Promise: `time:` without a value is no limit, and `target:` no target."""
+    """Promise: `time:` without a value sets no limit, and `target:` no target."""
     text = X + "metric: {name: loss, target: }\nlimits: {time: , energy: , trial_timeout: }"
     spec = read(tmp_path, text)
     assert spec.metric is not None and spec.metric.target is None
@@ -340,7 +340,7 @@ def test_a_placeholder_that_is_nearly_a_parameter_is_refused() -> None:
 
 
 def test_all_faults_are_said_at_once(tmp_path: Path) -> None:
-    """Nobody corrects a file one error at a time."""
+    """A user can correct all errors of a file at once."""
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, "seed: x\nlimits: {trials: 0}\nparameters: {y: {min: 1}}\n")
     lines = [line.partition(".yaml:")[2][0] for line in str(caught.value).splitlines()]

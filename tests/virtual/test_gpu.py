@@ -261,7 +261,7 @@ def test_faults_are_part_of_the_shared_state(tmp_path, clock):
     "content", [None, b"notes of somebody else\n" * 200], ids=["directory", "garbage"]
 )
 def test_a_state_file_that_is_not_ours_is_refused_with_the_remedy(tmp_path, clock, content):
-    """Neither a directory nor somebody else's file is taken for the life of a card."""
+    """A directory or another program's file is not taken for the state of a card."""
     path = tmp_path / "state"
     if content is None:
         path.mkdir()

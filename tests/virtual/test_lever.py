@@ -195,7 +195,7 @@ def test_a_broken_card_says_why_and_its_neighbour_goes_on(levers, name, fault, r
 
 
 def test_a_setting_can_be_accepted_without_effect(levers):
-    """Whoever sets has to read back."""
+    """The caller has to read back a value that it sets."""
     levers[POWER].gpu.inject(Fault.SET_IGNORED)
     levers[POWER].write(300.0)
     assert levers[POWER].read() == 700

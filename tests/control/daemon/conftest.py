@@ -120,12 +120,12 @@ class DaemonRig:
         return connect(self.socket)
 
     def limit_w(self, gpu: int = 0) -> float:
-        """As the card has it, read beside the daemon."""
+        """Return the limit of the card, read without the daemon."""
         environment = {"WATTLOOP_VIRTUAL_STATE": self.environment["WATTLOOP_VIRTUAL_STATE"]}
         return shared_gpus(2, environment=environment)[gpu].now().limit_w
 
     def put_limit_w(self, value_w: float, gpu: int = 0) -> None:
-        """As another root would, beside the daemon."""
+        """Set the limit as another root process would, without the daemon."""
         environment = {"WATTLOOP_VIRTUAL_STATE": self.environment["WATTLOOP_VIRTUAL_STATE"]}
         shared_gpus(2, environment=environment)[gpu].set_power_cap(value_w)
 

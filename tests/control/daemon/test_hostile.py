@@ -74,7 +74,7 @@ def _sets(client: Client) -> bool:
     ids=["http", "bytes", "list", "version", "bool", "nan", "deep", "long", "endless"],
 )
 def test_rubbish_is_cut_off_and_logged(daemon: DaemonRig, data: bytes, why: str) -> None:
-    """Whoever speaks another language is told so, and let go."""
+    """A client that speaks another protocol is told so and disconnected."""
     before = len(daemon.log("cut_off"))
     with daemon.connect() as other:
         assert eventually(lambda: _sets(other))
@@ -144,7 +144,7 @@ def test_a_line_that_never_ends_is_not_waited_for(rig: DaemonRig) -> None:
 
 @needs_root
 def test_a_flood_is_cut_off_and_others_are_served(daemon: DaemonRig) -> None:
-    """Rate is counted per user: a second connection is no way around it."""
+    """Requests are limited per user: a second connection does not raise the limit."""
 
     def flood() -> int:
         sent = 0
@@ -184,7 +184,7 @@ def test_one_user_cannot_take_all_connections(daemon: DaemonRig) -> None:
 
 @needs_root
 def test_a_crowd_does_not_keep_a_trusted_client_out(rig: DaemonRig) -> None:
-    """Caps of jobs come before whoever else has come."""
+    """Caps of jobs are served before clients without trust."""
     rig.write_rules(RULES.replace("connections_per_user: 4", "connections: 2"))
     rig.start()
     until, leave = os.pipe()
@@ -282,7 +282,7 @@ def test_sockets_of_trusted_users_are_only_theirs(daemon: DaemonRig) -> None:
 
 @needs_root
 def test_root_of_a_namespace_of_ones_own_is_the_user_outside(daemon: DaemonRig) -> None:
-    """Whoever calls himself root in a container he made is refused by his true number."""
+    """A user who is root in a container of their own is refused by the real user id."""
     inside = ["unshare", "--user", "--map-root-user", "id", "-u"]
     if shutil.which("unshare") is None or subprocess.run(inside, check=False).returncode:
         pytest.skip("no user namespaces here")

@@ -122,7 +122,7 @@ def test_a_daemon_that_is_told_to_end_restores_all(rig: DaemonRig, number: int) 
 
 
 def test_a_second_daemon_is_refused_and_a_dead_socket_replaced(rig: DaemonRig) -> None:
-    """Never two at one socket; one left by a killed daemon is in nobody's way."""
+    """Two daemons never share a socket; the socket of a killed daemon is replaced."""
     rig.start()
     words = ["control-daemon", "--rules", str(rig.rules)]
     second = rig.wattloop(*words)

@@ -98,7 +98,7 @@ def test_patterns_name_levers_as_the_command_line_does() -> None:
 
 
 def test_what_no_rule_allows_is_forbidden(rules_path: Path) -> None:
-    """Nobody is anybody by default, and a rule for one lever is none for another."""
+    """Everything is forbidden by default, and a rule for one lever allows no other."""
     rules_path.write_text('rules: [{uids: [1000], levers: {"gpu:*/power_limit": 100 W to 300 W}}]')
     rules = read_rules(rules_path)
     rules.check(ALICE, gpu(), 300.0)
@@ -207,7 +207,7 @@ def test_rules_that_others_can_write_are_not_read(tmp_path: Path, rules_path: Pa
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
-    (shared / "rules").symlink_to(tmp_path)  # whoever can change the link chooses the rules
+    (shared / "rules").symlink_to(tmp_path)  # a user who can change the link chooses the rules
     with pytest.raises(ConfigError, match="shared: others may write it"):
         read_rules(shared / "rules" / "rules.yaml")
     with pytest.raises(ConfigError, match=r"no rules there.*--rules"):

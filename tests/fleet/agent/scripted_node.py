@@ -23,13 +23,13 @@ PACKAGE, DRAM = "cpu:0/package", "dram:0"
 
 
 class QuietDesk(JobSetupThread):
-    """There is no Slurm to ask."""
+    """A node without Slurm."""
 
     def start(self) -> None:
         """No thread."""
 
     def job_began(self, run_id: str, job: str, uid: int, gpus: Sequence[str]) -> None:
-        """Nobody knows more of it than its prolog said."""
+        """Report a job of which only the prolog's data is known."""
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """There is none."""
@@ -124,7 +124,9 @@ class ScriptedNode:
         return [journal for journal in found if journal is not None]
 
     def ends(self) -> list[dict[str, Any]]:
-        """The ends of all runs; those without one as whoever folds them closes them."""
+        """Return the ends of all runs; runs without an end get the one that the import gives
+        them.
+        """
         return [journal.end or finalize_orphaned_run(journal) for journal in self.journals()]
 
     def end_of(self, job: str) -> dict[str, Any]:

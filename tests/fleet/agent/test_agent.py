@@ -60,7 +60,9 @@ def test_a_short_job_gets_the_energy_of_its_gpu(node: Node) -> None:
 
 
 def test_jobs_and_rest_add_up_after_a_kill_and_the_gap_is_kept(node: Node) -> None:
-    """Killed while two jobs run; one ends while nobody looks. Counters know; parts add up."""
+    """The agent is killed while two jobs run and one of them ends; counters and parts still add
+    up.
+    """
     node.start()
     cards = shared_gpus(2)
     node.begin("1", "0")
@@ -124,7 +126,7 @@ def test_a_state_that_is_damaged_loses_no_journal(node: Node) -> None:
 
 
 def test_strange_events_change_nothing(node: Node) -> None:
-    """An end without a start, a start twice, a file of nobody, an event of another boot."""
+    """An end without a start, a start twice, a file without a job, an event of an earlier boot."""
     node.start()
     node.end("99")
     node.begin("7", "0")
@@ -171,7 +173,7 @@ def test_a_number_that_is_given_out_again_is_another_job(
 
 
 def test_a_job_whose_end_was_lost_has_died(node: Node) -> None:
-    """Nobody knows how it ended: not as if all had been well, and its run says so."""
+    """A lost end is unknown, not a success, and its run says so."""
     node.start()
     node.begin("7", "0")
     node.work(0.3)

@@ -8,7 +8,7 @@ from wattloop.store.journal import SampleBlock
 
 
 def test_first_last_and_every_new_beginning_are_kept() -> None:
-    """100,000 rows with a gap and a counter that begins anew; signals are not among them."""
+    """100,000 rows with a gap and a counter that restarts; signals are not among them."""
     times_s = array("d", range(100_000))
     values = array("d", (float(i % 70_001) for i in range(100_000)))
     values[5_000] = math.nan

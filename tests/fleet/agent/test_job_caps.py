@@ -38,7 +38,7 @@ def test_the_operators_side_decides_then_the_user_then_the_default(
 
 
 def test_no_cap_without_anybody_asking() -> None:
-    """Nothing is set on a card of which nobody said anything."""
+    """A card without a request keeps its limit."""
     assert choose_cap(JobFacts(), None)[0] is None
     assert daemon_setting("- 10 %") == "90%"
     assert daemon_setting("250 W") == "250W"
@@ -72,7 +72,7 @@ def test_a_jobs_cards_are_capped_and_put_back(
 
 
 def test_a_running_jobs_cap_can_be_changed(caps: JobCaps, daemon: DaemonRig) -> None:
-    """By policies that cap running jobs anew; it goes back to what it was before the first."""
+    """Policies may cap running jobs again; the limit returns to its value before the first cap."""
     caps.begin("6", 1000, ["gpu:0"], 300.0)
     assert caps.begin("6", 1000, ["gpu:0"], 400.0) == {"gpu:0": 400.0}
     assert daemon.limit_w(0) == 400.0
@@ -83,7 +83,7 @@ def test_a_running_jobs_cap_can_be_changed(caps: JobCaps, daemon: DaemonRig) -> 
 def test_a_cap_that_the_scheduler_took_back_is_gone_while_the_job_runs(
     caps: JobCaps, daemon: DaemonRig
 ) -> None:
-    """Looked at again, a job that nobody caps any more has what its cards had before."""
+    """Once no cap is asked for, the cards of a running job get their earlier limits."""
     caps.begin("12", 0, ["gpu:0"], 250.0)
     assert daemon.limit_w(0) == 250.0
     assert caps.begin("12", 0, ["gpu:0"], None) == {}

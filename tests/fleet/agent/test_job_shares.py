@@ -50,7 +50,7 @@ def test_a_gpu_belongs_to_its_job_and_an_idle_one_to_nobody() -> None:
 
 
 def test_a_job_with_all_cpus_has_the_whole_node() -> None:
-    """Meters of the node are its own only then; nobody gets nothing."""
+    """Meters of the node belong to a job with all CPUs only; a job without a share gets nothing."""
     energies = dict.fromkeys(NODE, 10.0)
     stretch = SharedInterval(0.0, 1.0, (Occupant("a", cpus=8, whole=True),), 1.0)
     parts = split(NodeLayout(NODE, 8), stretch, energies, {PACKAGE: 5.0})

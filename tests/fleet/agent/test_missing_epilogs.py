@@ -1,4 +1,4 @@
-"""Promises about jobs whose epilog never ran: they end all the same, and nobody else does."""
+"""Promises about jobs whose epilog never ran: they end, and no other job ends with them."""
 
 from pathlib import Path
 

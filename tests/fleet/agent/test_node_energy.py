@@ -261,7 +261,7 @@ actions = st.lists(
 
 @settings(max_examples=15, deadline=None)
 @given(actions=actions)
-@example(actions=[("late", 1, 0.5), ("start", 4, 0.5)])  # a share of nobody's that stands still
+@example(actions=[("late", 1, 0.5), ("start", 4, 0.5)])  # an unassigned share that does not grow
 @example(actions=[("start", 2, 3.0), ("kill", 1, 5.0), ("run", 1, 2.0), ("end", 2, 1.0)])
 def test_parts_add_up_to_the_node_whatever_events_come_and_whenever_it_is_killed(
     actions: list[tuple[str, int, float]],

@@ -55,7 +55,7 @@ def stub(tmp_path: Path) -> StubNvml:
 
 
 def test_cards_of_nvidias_library_are_exact_by_job(node: Node, stub: StubNvml) -> None:
-    """Counter and power of the busy card are the job's, those of the idle one nobody's."""
+    """Counter and power of the busy card are the job's; those of the idle card are unassigned."""
     node.config |= {"virtual_gpus": 0, "meters": ("nvidia",)}
     with stub as cards:
         node.start()

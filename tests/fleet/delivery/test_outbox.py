@@ -20,7 +20,7 @@ RUNS = [f"2026010{n}-000000-aaaaaa" for n in range(1, 4)]
 
 
 def aged(folder: Path) -> Outbox:
-    """Nobody has written there for an hour."""
+    """Set the file's last write to an hour ago."""
     for path in folder.glob("*.journal"):
         os.utime(path, (time.time() - 3_600,) * 2)
     return Outbox(folder)

@@ -100,7 +100,7 @@ def test_a_run_says_container_pod_namespace_and_owner_and_jobs_add_up_by_owner(
 
 
 def test_an_agent_that_was_killed_misses_no_pod(node: PodNode) -> None:
-    """One ends and one begins while nobody looks; the third goes on in the same run."""
+    """One pod ends and one begins while the agent is down; the third continues in the same run."""
     node.start()
     ends, stays = node.run_pod("ends"), node.run_pod("stays", gpus=(0,))
     node.look()

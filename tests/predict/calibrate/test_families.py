@@ -66,7 +66,7 @@ def test_tf32_is_on_only_where_it_is_asked_for(bench):
 
 
 def test_a_closed_bench_leaves_nothing_behind():
-    """Neither its pools nor torch's precision: whoever collected from Python goes on as before."""
+    """Neither its pools nor torch's precision settings outlive the bench."""
     backends = torch.backends
     kept = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
     try:
@@ -110,5 +110,5 @@ def test_the_backward_of_a_recurrent_layer_is_without_its_forward(bench):
 
 
 def test_workspace_is_not_counted_where_no_one_counts(bench):
-    """On the CPU nobody counts memory by calls: unknown, not none."""
+    """On the CPU no library counts memory by calls: unknown, not zero."""
     assert bench.workspace_bytes(lambda: torch.ones(3)) is None

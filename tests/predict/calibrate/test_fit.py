@@ -170,7 +170,7 @@ def test_rounds_of_a_step_are_one_point() -> None:
     ],
 )
 def test_a_broken_dispatch_time_names_file_line_and_remedy(tmp_path: Path, asked: object) -> None:
-    """A time that is no time would make every constant no number; older files have none."""
+    """An invalid time would make every constant NaN; older files have no such times."""
     step = {"record": "step", "model": "gru@100", "batch": 16, "precision": "bf16",
             "step_s": 1e-2, "avg_power_w": 200.0, "error": None}  # fmt: skip
     path = written(tmp_path / "suite.jsonl", [*records(), {**step, "host_s": asked}])

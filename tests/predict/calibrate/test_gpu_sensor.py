@@ -1,4 +1,4 @@
-"""Promises of what is read beside the work, through nvidia-ml-py against the stub library."""
+"""Promises of the sensor that reads during the work, through nvidia-ml-py and the stub library."""
 
 import itertools
 import sys
@@ -108,7 +108,7 @@ def test_power_of_another_gpu_is_never_taken(stub, monkeypatch):
 
 
 def test_the_work_of_others_is_seen(stub):
-    """A GPU that somebody uses is refused by this figure."""
+    """A GPU that another program uses is refused by this figure."""
     stub.set_load(0, 0.8)
     sensor = NvmlGpuSensor(0)
     time.sleep(0.15)

@@ -68,7 +68,7 @@ def test_fit_finds_the_shares_that_made_the_data() -> None:
 
 
 def test_points_without_power_are_fitted_for_time() -> None:
-    """A point whose power nobody measured still counts for time."""
+    """A point without measured power still counts for time."""
     points = [
         MeasuredStep(step, PLACE, Roofline(TRUE).predict(step, PLACE).step_s, None, "made")
         for step in steps()

@@ -131,7 +131,7 @@ def test_every_entry_is_a_configuration_that_can_be_made() -> None:
 
 
 def test_a_config_file_and_its_folder_are_used(tmp_path: Path) -> None:
-    """Promise: any configuration somebody has on disk predicts, whatever it is called."""
+    """Promise: any configuration on disk predicts, under any file name."""
     tiny = {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 100}
     (tmp_path / "config.json").write_text(json.dumps(tiny))
     for place in (tmp_path, tmp_path / "config.json"):
@@ -142,7 +142,7 @@ def test_a_config_file_and_its_folder_are_used(tmp_path: Path) -> None:
 def test_a_configuration_in_the_local_cache_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: what somebody has downloaded before needs no file name, and a note says where."""
+    """Promise: a downloaded configuration needs no file name, and a note says where it is."""
     snapshot = tmp_path / "models--ada--tiny" / "snapshots" / "0123"
     snapshot.mkdir(parents=True)
     (tmp_path / "models--ada--tiny" / "refs").mkdir()

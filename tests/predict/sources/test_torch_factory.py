@@ -152,7 +152,7 @@ def test_weights_are_not_allocated_but_values_may_be_looked_at(models: Path) -> 
 
 
 def test_a_package_is_imported(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise: `torch:package.module:factory` finds what is beside the user or installed."""
+    """Promise: `torch:package.module:factory` finds packages in the working folder or installed."""
     monkeypatch.chdir(models.parent)
     monkeypatch.syspath_prepend(str(models.parent))
     assert find_source("torch:models:mlp", SIZES).batch == 4

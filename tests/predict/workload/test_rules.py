@@ -1,4 +1,4 @@
-"""Users count operations and modules of their own; what nobody counts is told."""
+"""Promises of rules: users count their own operations and modules; uncounted ones are named."""
 
 import pytest
 

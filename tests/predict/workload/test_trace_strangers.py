@@ -143,7 +143,7 @@ def test_blocks_that_leave_something_behind_all_run():
 
 
 def test_shapes_that_do_not_fit_are_told_without_a_traceback():
-    """The error names the module; torch logs nothing beside it."""
+    """The error names the module; torch logs nothing in addition."""
     log, told = logging.getLogger("torch._subclasses.fake_tensor"), []
     log.addFilter(told.append)
     model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(8, 4))

@@ -154,7 +154,7 @@ def test_workers_end_at_once_when_whoever_handed_out_is_killed() -> None:
 
 
 def test_an_interrupted_campaign_leaves_no_worker_behind(tmp_path: Path, store: Store) -> None:
-    """Whoever hands out is stopped by ctrl-C: workers end with it, the status says so."""
+    """ctrl-C stops the parent process: workers end with it, and the status says so."""
 
     class Impatient(CampaignCallback):
         def ended(self, cell: SimulationJob, outcome: Mapping[str, Any], left_s: float) -> None:
@@ -169,7 +169,7 @@ def test_an_interrupted_campaign_leaves_no_worker_behind(tmp_path: Path, store: 
 
 
 def test_a_worker_that_dies_is_named_with_its_cell() -> None:
-    """No waiting for ever for an answer that nobody will give."""
+    """The runner does not wait for an answer that no worker will give."""
     cells = [SimulationJob(f"k{n}", PolicyChoice("zeus", "zeus"), n) for n in range(4)]
     with pytest.raises(WattloopError, match=r"zeus on seed \d died \(exit code -9\)"):
         list(each_outcome(die, cells, 2))
@@ -287,7 +287,7 @@ def _ran(script: str, *words: str) -> tuple[int, str]:
 
 
 def _is_gone(number: int) -> bool:
-    """Whether a process that nobody waits for ends within ten seconds."""
+    """Return true if a process without a waiting parent ends within ten seconds."""
     for _ in range(200):
         try:
             state = Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0]

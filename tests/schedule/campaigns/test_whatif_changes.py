@@ -40,7 +40,7 @@ def test_replaced_gpus_are_those_the_cluster_has_already() -> None:
 
 
 def test_a_gpu_that_is_new_to_the_cluster_comes_from_the_table_of_gpus() -> None:
-    """Its idle power is the usual one, since nobody has said."""
+    """Its idle power is the default, since the user gave none."""
     changed = with_replaced(load_cluster("thesis"), "a100", "h200")
     new = next(kind for kind in changed.types if kind.name == "h200")
     assert new.gpu.name == "h200"

@@ -1,4 +1,6 @@
-"""Promises of node failures: in order, repeatable, within the horizon, nobody dies twice."""
+"""Promises of node failures: in order, repeatable, within the horizon, no node fails twice at
+once.
+"""
 
 import math
 from itertools import pairwise

@@ -57,7 +57,7 @@ def test_the_operators_limit_bounds_every_cap(tmp_path: Path) -> None:
 
 
 def test_idle_power_comes_from_the_table_or_is_marked_as_estimated(tmp_path: Path) -> None:
-    """A figure nobody published is never shown as one that somebody did."""
+    """An unpublished figure is never shown as a published one."""
     text = "groups:\n" + "".join(
         f"  - {{gpu: {gpu}, nodes: 1, gpus_per_node: 2, host_w: 0}}\n"
         for gpu in ("h200", "k80", "mi300x")
@@ -159,7 +159,7 @@ def test_a_fault_names_its_line_and_what_to_write(tmp_path: Path, text: str, sai
 
 
 def test_all_faults_are_said_at_once(tmp_path: Path) -> None:
-    """Nobody corrects a file one error at a time."""
+    """A user can correct all errors of a file at once."""
     text = "groups:\n  - gpu: a41\n    nodes: 1\n    gpus_per_node: 1\n    host_w: 0\n" * 1
     text += "  - gpu: zz\n    nodes: 1\n    gpus_per_node: 1\n    host_w: 0\n"
     with pytest.raises(ConfigError) as caught:

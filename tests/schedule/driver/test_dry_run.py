@@ -1,4 +1,4 @@
-"""What a policy would have done, beside what Slurm did."""
+"""Promises of the dry run: the policy's decisions are shown next to Slurm's."""
 
 from tests.schedule.slurm.slurm_world import NOW_S, job, seen, site, view
 from tests.schedule.slurm.test_view import Says

@@ -1,4 +1,4 @@
-"""Promise: a start whose GPUs another job got first is planned anew, not waited for."""
+"""Promise: a start whose GPUs another job got first is planned again, not waited for."""
 
 from tests.schedule.small_world import small_cluster
 from wattloop.schedule.driver.inventory import KnownNodes, ReleasedJob, SchedulerJob
@@ -18,7 +18,7 @@ def start(key: str, node: str) -> ReleasedJob:
 
 
 def test_a_job_whose_gpus_are_gone_waits_again() -> None:
-    """n1 was taken by an older job a moment before; what is left of it is nobody's yet."""
+    """An older job took n1 a moment before; the rest of n1 is still unassigned."""
     seats = GpuSlots(KNOWN)
     seats.take([("n1", 1)])
     seated = {}

@@ -18,7 +18,7 @@ def jobs(running: range, waiting: range) -> dict[str, SchedulerJob]:
 
 
 def test_while_nothing_happens_the_interval_is_as_told() -> None:
-    """However many jobs wait: nobody but them would gain from another look."""
+    """The interval does not depend on how many jobs wait."""
     pace = RoundInterval(1.0)
     for second in range(3):
         pace.count_changes(jobs(range(16), range(16, 500)), float(second))
@@ -54,7 +54,7 @@ def test_rounds_that_take_long_leave_slurm_time_in_between() -> None:
 
 
 def test_a_job_on_idle_gpus_is_seen_soon() -> None:
-    """With nothing waiting a look is cheap, and whoever submits now waits for it."""
+    """With an empty queue a poll is cheap, and a job submitted now waits for the next one."""
     pace = RoundInterval(1.0)
     pace.count_changes(jobs(range(3), range(0)), 0.0)
     assert pace.every_s(IDLE, took_s=0.01) == pytest.approx(0.2)

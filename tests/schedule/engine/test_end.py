@@ -149,7 +149,7 @@ def test_a_policy_that_stops_its_jobs_for_ever_is_given_up() -> None:
 
 
 def test_with_a_horizon_waiting_jobs_are_no_riddle() -> None:
-    """Time was up; nobody is reported as left."""
+    """The horizon has passed, so the jobs are not reported as left over."""
     result = simulated(Never(), horizon_s=1000.0, price_per_kwh=NIGHT_AND_DAY)
     assert (result.ended, result.end_s, result.left) == (SimulationEnd.HORIZON, 1000, {})
 

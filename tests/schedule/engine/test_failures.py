@@ -24,7 +24,7 @@ ANEW = Preemption(Keeps.NOTHING)
 
 
 def test_a_job_on_a_dead_node_waits_and_runs_again() -> None:
-    """One node: dead from 5 s to 20 s; its job of 10 s begins anew at 20 s."""
+    """One node: dead from 5 s to 20 s; its job of 10 s begins again at 20 s."""
     cluster = small_cluster(nodes=1, host_w=100.0)
     settings = EngineSettings(node_events=DOWN_5_UP_20, preemption=ANEW, checks=True)
     truth = PlainOracle(cluster)

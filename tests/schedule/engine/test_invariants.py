@@ -152,7 +152,7 @@ def test_power_stays_under_the_cap_that_was_promised() -> None:
 
 
 def test_without_checks_nothing_is_looked_at() -> None:
-    """They are for tests and for whoever asks: a run of a million jobs does without."""
+    """Checks are for tests and on request: a run of a million jobs does without."""
     cluster = small_cluster()
     made = Simulation(cluster, jobs_of([(0, 1)]), Fifo(), truth=Overdrawn(cluster))
     assert made.run().is_done.all()

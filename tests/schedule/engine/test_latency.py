@@ -55,7 +55,7 @@ def test_a_job_that_has_not_begun_counts_against_the_budget() -> None:
     rules = replace(SLOW, budget_w=StepFunction.constant(400.0))
     result = simulated("charon", [(0, 10), (1, 10)], rules)
     assert result.peak_w == pytest.approx(350.0)
-    assert result.started_s[1] == pytest.approx(15.0)  # nobody knows before that it has ended
+    assert result.started_s[1] == pytest.approx(15.0)  # its end is unknown before
 
 
 def test_a_job_stopped_before_it_begins_leaves_nothing_behind() -> None:

@@ -32,7 +32,7 @@ def test_a_budget_that_is_just_kept_is_kept() -> None:
 
 
 def test_what_nobody_said_is_not_zero() -> None:
-    """Without a price there is no cost, without an intensity no carbon."""
+    """Without a price the cost is missing; without an intensity the carbon is."""
     result = simulated()
     assert (result.carbon_g, result.cost) == (None, None)
 

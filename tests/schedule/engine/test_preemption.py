@@ -44,7 +44,7 @@ def test_a_job_stopped_between_iterations_loses_nothing() -> None:
 
 
 def test_a_job_may_lose_everything() -> None:
-    """Thesis 5.6.4: it begins anew, and all it drew was wasted."""
+    """Thesis 5.6.4: the job begins again, and all the energy it drew was wasted."""
     result = stopped_at(25.0, Preemption(Keeps.NOTHING))
     assert result.finished_s[0] == pytest.approx(150)
     assert result.wasted_j[0] == pytest.approx(25 * 300)

@@ -39,7 +39,7 @@ class Reckless(Policy):
         self._dice, self._rounds = random.Random(seed), rounds
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
-        """A handful of actions that nobody thought about."""
+        """Return random actions."""
         self._rounds -= 1
         if self._rounds < 0:
             return policy_from("fifo").decide(view)

@@ -134,7 +134,7 @@ def test_what_does_not_fit_into_memory_is_left_out() -> None:
 
 
 def test_bf16_needs_its_units() -> None:
-    """A V100 emulates bfloat16, nobody knows how fast; TF32 jobs run there in fp32."""
+    """A V100 emulates bfloat16 at an unknown speed; TF32 jobs run there in fp32."""
     small = thesis_cluster()
     v100 = replace(small.types[0], gpu=gpu_named("v100-sxm-32"))
     oracle = AnalyticOracle(replace(small, types=(v100, small.types[1])))

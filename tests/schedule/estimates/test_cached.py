@@ -103,7 +103,7 @@ def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_oracles_without_a_fingerprint_are_not_written(tmp_path: Path) -> None:
-    """What nobody can tell the determinants of stays in memory."""
+    """Estimates with unknown determinants stay in memory."""
     oracle = CachedOracle(PlainOracle(small_cluster()), tmp_path)
     assert len(oracle.options(JobKind("toy"))) == 1
     assert not list(tmp_path.iterdir())

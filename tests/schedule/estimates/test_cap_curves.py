@@ -65,7 +65,7 @@ def test_lower_limits_are_never_quicker_nor_hungrier(
 
 
 def test_a_program_that_draws_less_feels_a_limit_later() -> None:
-    """At half of what the curve's program draws, 60% of the limit is no limit."""
+    """For a program that draws half as much as the curve's, 60% of the limit does not bind."""
     curve = CapCurves(POINTS, "here").curve("resnet50", V100, "v100", 64)
     stretch, power = curve.under(np.array([1.0, 0.6]), np.array([0.48, 0.48]))
     assert stretch == pytest.approx([1.0, 1.0])

@@ -115,7 +115,7 @@ def test_a_wrong_pair_does_not_spoil_the_others(service: OracleService) -> None:
 
 
 def test_of_several_batches_the_best_is_taken(service: OracleService) -> None:
-    """By the objective, and the answer says which; one that does not fit is no obstacle."""
+    """The objective chooses, and the answer names the batch; one that does not fit is left out."""
     both = replace(RESNET, batches=(256, 64))
     many = service.answer([AskedJob(stated=both)], [H200, PlacementQuery("k80")])
     alone = [

@@ -56,7 +56,7 @@ def test_files_are_found_from_the_scenario() -> None:
 
 
 def test_a_folder_of_curves_is_its_files(tmp_path: Path) -> None:
-    """Whoever hashes what a scenario depends on reads each of them."""
+    """A fingerprint of a scenario's inputs reads each of its files."""
     (tmp_path / "power_v100.csv").write_text("")
     (tmp_path / "notes.txt").write_text("")
     spec = OracleSpec.model_validate(

@@ -176,7 +176,7 @@ def test_shipped_figures_are_physical(model: str, gpus: set[int], caps: set[floa
 
 
 def test_shipped_tables_say_that_they_are_predicted() -> None:
-    """Nobody should take them for measurements."""
+    """The tables cannot pass for measurements."""
     assert "predicted, not measured" in load_throughputs([str(THROUGHPUTS)]).source
     for path in (THROUGHPUTS, CAPS):
         assert path.read_text().startswith("# Predicted by Wattloop")

@@ -96,7 +96,7 @@ def test_a_job_without_precision_has_the_only_one(tmp_path: Path) -> None:
 
 
 def test_0_is_does_not_run_there(tmp_path: Path) -> None:
-    """Out of memory is written as 0 samples per second, and is no placement."""
+    """Out of memory is written as 0 samples per second, and is not a placement."""
     table = load_throughputs([_written(tmp_path, f"{HEAD}\nm,v100,1,8,100\nm,k80,1,8,0\n")])
     assert table.gpus("m") == ("v100",)
 

@@ -20,7 +20,7 @@ from wattloop.schedule.jobs import JobKind
 def test_figures_and_intervals_are_those_of_predict(
     name: str, model: str, precision: str, sequence: int | None
 ) -> None:
-    """Time, power and the wider side of all three intervals, for a host that nobody told."""
+    """Time, power and the wider side of all three intervals, for a host of unknown speed."""
     gpu = gpu_named(name)
     estimator = KernelModel.for_gpu(gpu)
     workload = kind_workload(JobKind(model, precision, sequence=sequence), 64)

@@ -124,7 +124,7 @@ def test_models_and_samples_of_the_trace_are_kept() -> None:
 
 
 def test_users_deadlines_and_priorities_of_the_trace_are_kept() -> None:
-    """Nobody's jobs belong to 'unknown'; without a deadline there is none."""
+    """Jobs without a user belong to 'unknown'; a job without a deadline gets none."""
     trace = few(
         (1, 1),
         user=words("ann", ""),

@@ -1,4 +1,4 @@
-"""Promise: every policy that ships is pure, asks for what is possible, and starves nobody."""
+"""Promise: every shipped policy is pure, asks for possible actions, and starves no job."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -22,5 +22,7 @@ def test_a_policy_that_ships_keeps_the_contract(name: str) -> None:
 @example(name="themis-nsdi20", seed=1314535974)
 @given(name=st.sampled_from(sorted(POLICIES)), seed=st.integers(0, 2**31))
 def test_any_of_them_keeps_it_anywhere(name: str, seed: int) -> None:
-    """Clusters, jobs, rounds, noise, failures and budgets that nobody thought of."""
+    """Any policy keeps the contract under random clusters, jobs, rounds, noise, failures and
+    budgets.
+    """
     check_policy_in(lambda: policy_from(name), random_world(seed))

@@ -1,4 +1,6 @@
-"""Promises of AuraChronos: who is stopped for a deadline, that nobody is without need."""
+"""Promises of AuraChronos: which jobs it stops for a deadline, and that none is stopped
+needlessly.
+"""
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ NEVER = np.inf
 
 
 def _run(jobs: JobTable, gpus: int = 2, policy: AuraChronos | None = None) -> SimulationResult:
-    """On one node; a stopped job begins anew."""
+    """Run on one node; a stopped job begins again."""
     cluster = small_cluster(gpus_per_node=gpus)
     rules = EngineSettings(preemption=NOTHING, strict=True, checks=True)
     policy = policy or AuraChronos(patience=1.0)
@@ -121,7 +123,7 @@ def test_without_deadlines_it_is_zeus() -> None:
 def test_all_jobs_end_and_nobody_is_stopped_too_often(
     seed: int, nodes: int, keeps: Keeps, rate_per_s: float
 ) -> None:
-    """On any load: every action is possible, nobody starves, bounds on preemptions hold."""
+    """On any load every action is possible, no job starves, and preemptions stay within bounds."""
     done = Simulation(
         two_types(nodes),
         random_jobs(seed, 20, rate_per_s, urgent=0.4, factor=1.8),

@@ -20,7 +20,7 @@ FIRST = [Job("solo", 0, 100), Job("pair", 10, 200)]
 
 
 def test_a_job_that_ends_by_then_goes_ahead() -> None:
-    """From 20 s to 70 s on the GPU that nobody can use."""
+    """It runs from 20 s to 70 s on the GPU that no other job can use."""
     jobs = [*FIRST, Job("solo", 20, 50)]
     assert starts("backfill", TABLES, jobs) == [(0, 0.0, 1), (2, 20.0, 1), (1, 100.0, 2)]
     assert starts("fifo", TABLES, jobs) == [(0, 0.0, 1), (1, 100.0, 2), (2, 200.0, 1)]
@@ -40,7 +40,7 @@ def test_a_job_that_would_end_later_waits() -> None:
 
 
 def test_a_job_on_gpus_that_are_not_needed_goes_ahead() -> None:
-    """Two nodes of four: job 3 stays beyond the promise, on a node where it is in nobody's way.
+    """Two nodes of four: job 3 stays beyond the promise, on a node where it delays no job.
 
     Jobs 0 and 1 have three GPUs of each node, until 100 s and 500 s; job 2 needs four and is
     promised node 0 at 100 s. A long job may have the GPU of node 1 but which it gets is not for the

@@ -139,7 +139,7 @@ def test_without_a_budget_it_is_zeus() -> None:
 def test_never_above_budgets_that_change_with_estimates_off_by_a_tenth(
     seed: int, budgets_w: list[float], round_s: float | None
 ) -> None:
-    """Realised power, whatever the noise; and nobody is stopped for it, as ends are bounded."""
+    """Realised power counts, under any noise; no job is stopped for it, as ends are bounded."""
     cluster = two_types()
     times_s = tuple(600.0 * number for number in range(len(budgets_w)))
     rules = EngineSettings(

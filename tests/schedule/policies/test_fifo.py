@@ -1,4 +1,4 @@
-"""Promise: nobody overtakes, and nobody waits for a round that he need not wait for."""
+"""Promise: no job overtakes, and no job waits for a round without need."""
 
 from tests.schedule.policies.by_hand import Job, starts
 from tests.schedule.small_world import small_cluster

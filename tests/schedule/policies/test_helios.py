@@ -259,7 +259,7 @@ class _CoolOracle(PlainOracle):
 
 
 def test_jobs_that_cost_nothing_on_any_type_are_started() -> None:
-    """Nothing over nothing is no reason to wait."""
+    """A ratio of zero costs does not make a job wait."""
     cluster = two_types()
     jobs = jobs_of([(0, 100)] * 3, kind=JobKind("toy", gpus=(4,)))
     done = Simulation(cluster, jobs, Helios(), truth=_CoolOracle(cluster)).run()

@@ -86,7 +86,7 @@ def literally(name: str, view: ClusterView) -> list[Action]:
 
 
 class Compared(Policy):
-    """A policy beside its transcription."""
+    """A policy that is compared with its transcription."""
 
     def __init__(self, name: str) -> None:
         self._policy, self._name = policy_from(name), name

@@ -43,7 +43,7 @@ something = 3
 
 @pytest.fixture
 def mine(tmp_path: Path) -> str:
-    """A file with policies of somebody's own."""
+    """A file with a user's own policies."""
     path = tmp_path / "my_policies.py"
     path.write_text(MINE)
     return str(path)

@@ -41,7 +41,7 @@ JOB_2_FIRST = [(0, 0.0, 2), (2, 100.0, 2), (1, 150.0, 2)]
     ],
 )
 def test_who_starts_when(policy: str, expected: list[tuple[int, float, int]]) -> None:
-    """The formula stands beside each case."""
+    """The formula stands next to each case."""
     assert starts(policy, PAIR, JOBS) == expected
 
 

@@ -54,7 +54,9 @@ def test_a_long_queue_takes_fewer_gpus_per_job() -> None:
 
 
 def test_seconds_on_gpus_of_more_worth_are_dearer() -> None:
-    """By the root of it while nobody waits, in proportion for each who does; joules are not."""
+    """By the root of the worth without waiting jobs, in proportion for each that waits; joules
+    do not.
+    """
     worth, of_option = (0.5, 1.5), np.where(OPTIONS.type_index == 0, 0.5, 1.5)
 
     def cost(value: float, waiting: float, worth: tuple[float, ...] = ()) -> NDArray[np.float64]:
@@ -93,7 +95,7 @@ def test_dear_joules_lower_the_cap() -> None:
 
 
 def test_prices_are_over_their_mean_and_carbon_goes_before_money() -> None:
-    """1 where nobody said."""
+    """The value is 1 where the scenario gives none."""
     day = StepFunction((0.0, 6.0), (300.0, 100.0), 24.0)
 
     def price(carbon: StepFunction | None, money: StepFunction | None) -> float:
@@ -118,7 +120,7 @@ def test_queues_of_like_length_are_one_level() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_placements_that_draw_no_more_than_idle_have_costs_within_a_delay() -> None:
-    """Smaller batches are left out; their time times no power is no number."""
+    """Smaller batches are left out, since a time multiplied by no power has no value."""
     options = FormulaOracle(two_types()).options(replace(MALLEABLE, batches=(32, 64)))
     idle_w = np.full(len(options), 50.0)
     idle = Estimates(100 * options.sample_s, idle_w, idle_w, options.gpus, options)

@@ -35,7 +35,7 @@ def test_the_example_cluster_is_one() -> None:
 
 
 def test_the_example_scenario_is_one(tmp_path: Path) -> None:
-    """With the example cluster beside it; the other block shows values over the day."""
+    """It uses the example cluster; the other block shows values over the day."""
     scenario, day = examples(SCENARIOS)
     (tmp_path / "lab-cluster.yaml").write_text(yaml.safe_dump(examples(CLUSTERS)[0]))
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(scenario))

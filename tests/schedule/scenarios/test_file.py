@@ -256,7 +256,7 @@ def test_a_fault_names_its_line_and_what_to_write(tmp_path: Path, text: str, sai
 
 
 def test_a_fault_of_the_file_below_names_that_file(tmp_path: Path) -> None:
-    """Whoever builds on another's scenario learns whose line is wrong."""
+    """In a scenario that extends another, the error names the file of the wrong line."""
     (tmp_path / "base.yaml").write_text(CLUSTER + JOBS + "engine: {rounds: never}\n")
     with pytest.raises(ConfigError, match=r"base\.yaml:3: engine\.rounds: 'never' is not a time"):
         read(tmp_path, "like: base.yaml\nname: mine\n")

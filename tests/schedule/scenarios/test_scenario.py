@@ -76,7 +76,7 @@ def test_seeds_make_worlds_that_repeat_and_differ(thesis: Scenario) -> None:
 
 
 def test_the_thesis_scenario_is_as_adr_0031_fixes_it(thesis: Scenario) -> None:
-    """Nobody changes a line of it unawares."""
+    """A changed line of it fails here."""
     assert thesis.cluster.name == "thesis"
     assert [kind.idle_w for kind in thesis.cluster.types] == [55, 70]
     settings = thesis.settings(seed=0)
@@ -173,7 +173,7 @@ def test_a_trace_takes_the_place_of_generated_jobs(tmp_path: Path) -> None:
 
 
 def test_jobs_of_a_trace_that_come_after_the_horizon_are_said(tmp_path: Path) -> None:
-    """The shipped horizon of 10 h must not cut somebody's trace in silence."""
+    """The shipped horizon of 10 h must not cut a user's trace without a message."""
     trace = tmp_path / "jobs.csv"
     trace.write_text("submit_time,runtime,gpus\n0,60,1\n36000,60,1\n90000,60,1\n")
     cut = load_scenario("thesis", {"jobs.trace.file": str(trace)}).world(0).jobs.notes

@@ -115,7 +115,7 @@ def test_jobs_start_only_when_and_where_the_policy_says(lab: SlurmLab, tmp_path:
 
 
 def test_one_call_starts_a_job_whoever_owns_it(lab: SlurmLab, tmp_path: Path) -> None:
-    """A start is one scontrol call beside the lease, and the owner is let through the gate."""
+    """A start is one scontrol call and the lease; the job's user passes the gate."""
     driver = driver_of(lab, tmp_path)
     driver.begin()
     mine = str(lab.submit("sleep 60", ONE_GPU, MINUTE, user="nobody"))
@@ -385,7 +385,7 @@ def test_a_job_on_its_way_is_not_held_when_the_gate_ends(lab: SlurmLab, tmp_path
     assert jobs_of(lab)[str(job)].reservation == driver.gate.name
     # Slurm forgets an ended reservation half a minute later, and holds its jobs without this flag.
     assert "NO_HOLD_JOBS_AFTER" in lab.run("scontrol", "show", "reservation")
-    # From here on nobody extends the gate.
+    # From here on no process extends the gate.
     lab.wait(lambda: not client_of(lab).reservations()[0].is_active, "the gate does not end")
     assert jobs_of(lab)[str(job)].priority != 0
     lab.run("scancel", "--name=cores")
@@ -395,7 +395,7 @@ def test_a_job_on_its_way_is_not_held_when_the_gate_ends(lab: SlurmLab, tmp_path
 def test_on_an_idle_cluster_rounds_follow_each_other_sooner_than_told(
     lab: SlurmLab, tmp_path: Path
 ) -> None:
-    """Whoever submits a job there waits for the next one."""
+    """A job submitted there waits for the next round."""
     driver = driver_of(lab, tmp_path, settings=DriverSettings(interval_s=5.0, lease_s=20.0))
     stop, looks_s = threading.Event(), list[float]()
 

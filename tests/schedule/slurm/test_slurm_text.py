@@ -26,7 +26,7 @@ def test_node_lists(text: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["n[1-999999999]", "n[3-1]", "n[a-b]", "n[1-400]m[1-400]"])
 def test_node_lists_that_make_no_sense_or_too_many_are_refused(text: str) -> None:
-    """Nobody's memory is spent on them."""
+    """Such a list does not fill the memory."""
     with pytest.raises(SlurmError):
         expand_nodes(text)
 
@@ -75,7 +75,7 @@ def test_reservations() -> None:
 
 
 def test_our_notes_leave_other_words_alone() -> None:
-    """A ticket number before, somebody's tag behind; a note of None goes."""
+    """A ticket number before and a user's tag after stay; a note of None is removed."""
     text = format_notes("ticket 12", {"cap_w": 250.0})
     assert text == 'ticket 12 wattloop:{"cap_w":250.0}'
     text = format_notes(f"{text} vip", {"energy_j": 12.5})

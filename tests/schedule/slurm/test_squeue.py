@@ -84,7 +84,7 @@ def test_a_waiting_and_a_running_job() -> None:
 def test_only_jobs_that_wait_for_machines_are_offered(
     changes: dict[str, str], promise: bool
 ) -> None:
-    """Held jobs, and those that wait for a time or another job, are nobody's to start."""
+    """Held jobs, and those that wait for a time or another job, are not the driver's to start."""
     assert read_jobs(listing({**WAITS, **changes}))[0].is_eligible is promise
 
 

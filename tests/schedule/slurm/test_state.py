@@ -1,4 +1,4 @@
-"""Notes of a driver: whole at any moment, and never somebody else's."""
+"""Promises of a driver's notes: whole at any moment, and never those of another driver."""
 
 import json
 from pathlib import Path

@@ -237,7 +237,7 @@ def test_nodes_become_a_cluster() -> None:
 
 
 def test_what_a_comment_says_in_vain_is_told_once() -> None:
-    """A field that nobody knows: the job is scheduled by its time limit, and the log says why."""
+    """With an unknown field the job is scheduled by its time limit, and the log says why."""
     place, told = site(), list[tuple[str, str]]()
     place.estimates.on_refusal = lambda job, why: told.append((job.key, why))
     misspelt = job("7", comment="wattloop:model=resnet-50,sequence=256")

@@ -145,7 +145,7 @@ def test_unsorted_arrivals_are_sorted_and_said(tmp_path) -> None:
 
 
 def test_jobs_without_gpus_and_of_no_length_are_counted(tmp_path) -> None:
-    """CPU jobs are none of ours, but nobody shall wonder where they are."""
+    """CPU jobs are not scheduled, but the reader is told how many there were."""
     trace = read(tmp_path, HEAD + "0,0,5,u\n1,1,0,u\n2,0,0,v\n3,1,1,u\n")
     assert trace.notes[1] == "left out: 2 with no GPU, 1 with a duration of 0"
     assert trace.user.values == ("u",) and trace.arrival_s.tolist() == [0]

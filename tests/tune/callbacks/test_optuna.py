@@ -102,7 +102,7 @@ def test_joules_are_compared_not_steps() -> None:
         dear = told(study, [100.0, 200.0, 300.0], [0.5, 0.6, 0.7])
         study.tell(dear, 0.7)
     cheap = told(study, [10.0, 20.0], [0.2, 0.3])
-    assert not cheap.should_prune()  # nobody had 20 J and a value yet
+    assert not cheap.should_prune()  # no trial has reached 20 J and a value yet
     ahead = told(study, [10.0, 110.0], [0.3, 0.55])
     assert not ahead.should_prune()
     behind = told(study, [100.0, 200.0], [0.55, 0.58])
@@ -110,7 +110,9 @@ def test_joules_are_compared_not_steps() -> None:
 
 
 def test_it_waits_for_others_and_for_its_grace() -> None:
-    """Fewer than `startup` to compare with, or less energy than `grace`: nobody is pruned."""
+    """With fewer than `startup` trials to compare, or less energy than `grace`, no trial is
+    pruned.
+    """
     for pruner, pruned in (
         (EnergyBudgetPruner(startup=3), False),
         (EnergyBudgetPruner(startup=2), True),

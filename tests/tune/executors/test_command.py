@@ -276,7 +276,7 @@ for epoch in range(1, 7):
 
 
 def test_a_program_that_falls_silent_and_trains_on_is_said(bench, monkeypatch):
-    """Promise: it has ended all the same, and whoever looks knows that epochs may be missing."""
+    """Promise: the trial still ends, and its record says that epochs may be missing."""
     # on a busy machine an epoch may take as long as the silence
     monkeypatch.setattr(training_curve, "SILENT_EPOCHS", 0.0)
     monkeypatch.setattr(training_curve, "SILENT_S", 0.5)
@@ -363,7 +363,7 @@ def test_a_program_whose_search_died_ends_by_itself(bench):
 
 
 def test_what_a_reporting_program_prints_is_for_people(bench):
-    """Promise: metrics that it prints beside are not counted twice."""
+    """Promise: metrics that it also prints are not counted twice."""
     program = """
 from wattloop.tune import current_trial
 trial = current_trial()

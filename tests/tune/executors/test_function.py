@@ -121,7 +121,7 @@ def test_parameters_that_are_not_there_are_named(bench):
 
 
 def test_a_report_of_something_else_is_refused(bench):
-    """Promise: what is no number is said where it is reported."""
+    """Promise: a value that is not a number is refused where it is reported."""
     progress = bench(lambda trial: trial.report(accuracy="good")).run(segment())
     assert "report(accuracy='good'): give a number" in progress.message
 
@@ -152,7 +152,7 @@ def test_a_checkpoint_is_of_the_epoch_in_which_it_was_written(bench, tmp_path):
 
 
 def test_no_cap_is_no_cap():
-    """Promise: nothing is said of a cap that nobody asked for."""
+    """Promise: without a requested cap no message mentions one."""
     assert CapSteps().found() is None
     assert CapSteps("not allowed").found().reason == "not allowed"
 

@@ -57,7 +57,7 @@ def test_rows_of_csv_and_json():
 
 
 def test_only_whole_lines_are_read(tmp_path):
-    """Promise: half a line waits for its end; a file that is begun anew is read from its start."""
+    """Promise: half a line waits for its end; a file that is truncated is read from its start."""
     path = tmp_path / "out"
     reader = LineReader(path)
     assert list(reader.lines()) == []

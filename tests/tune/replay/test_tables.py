@@ -32,7 +32,7 @@ def test_default_and_oracle_are_means_over_seeds(tmp_path):
 
 
 def test_failed_trainings_count_in_the_mean(tmp_path):
-    """A training that must be begun anew costs all its epochs."""
+    """A training that must be started again costs all its epochs."""
     (workload,), _ = read(tmp_path, problems=PROBLEMS.replace(",20,", ",5,"))
     assert workload.epochs(32) == pytest.approx(4 + 5)
 

@@ -66,7 +66,7 @@ def test_without_a_target_the_winner_is_trained_to_the_limit():
 
 
 def test_without_a_meter_time_is_spent():
-    """Then the budget is kept in seconds, and nobody is told of joules."""
+    """Then the budget is in seconds, and no message mentions joules."""
     metered, blind = (SyntheticExecutor(noise=0.0, metered=known) for known in (True, False))
     for bench in (metered, blind):
         race = Race(bench.problem)

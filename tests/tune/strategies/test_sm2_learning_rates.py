@@ -42,7 +42,7 @@ def test_rates_that_broke_the_training_are_left_out() -> None:
 
 
 def test_a_pick_at_the_edge_is_said() -> None:
-    """Promise: whoever may widen the range is told that a larger rate may be better."""
+    """Promise: a user who may widen the range is told that a larger rate may be better."""
     pick = stable_rate(sweep(lambda i, rate: 1.0 - 0.01 * i))
     assert pick.at_edge and pick.rate == RATES[-1]
 

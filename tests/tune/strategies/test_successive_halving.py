@@ -56,7 +56,7 @@ def test_rungs_are_joules_in_all_not_epochs() -> None:
     strategy = Asha(bench.problem, rung_energy=4_000.0, eta=2, rungs=3)
     events = played(strategy, bench)
     used: dict[str, float] = {}
-    reached = False  # then nobody goes further than the best one did
+    reached = False  # then no trial goes further than the best one did
     for event in events:
         name = event.segment.candidate
         if event.progress is None:

@@ -55,7 +55,7 @@ def test_fitting_leaves_the_model_as_it_was() -> None:
 
 
 def test_steps_without_power_fit_time_only() -> None:
-    """A row whose power nobody measured is no row of 0 W."""
+    """A row without measured power does not count as 0 W."""
     every = [
         MeasuredStep(p.workload, p.placement, p.step_s, None, p.group)
         for p in points(KernelModel(TRUE))[:4]

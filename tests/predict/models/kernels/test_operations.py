@@ -75,7 +75,7 @@ def test_nothing_is_quicker_than_an_empty_kernel() -> None:
 
 
 def test_views_cost_the_gpu_nothing() -> None:
-    """A view is no row of the table."""
+    """A view has no row in the table."""
     assert len(OperationTable.of([costs.view()])) == 0
 
 

@@ -28,7 +28,7 @@ def test_start_and_end_latencies_come_from_decisions_and_work() -> None:
 
 
 def test_a_job_that_came_later_says_nothing_of_the_end_before() -> None:
-    """Its GPU had been free for a while: nobody waited for it."""
+    """Its GPU had been free for a while: no job waited for it."""
     ran = [ReplayedRun(0, 10, (GPU,), 1.0, 2.0, 1.0), ReplayedRun(1, 11, (GPU,), 60.0, 61.0, 1.0)]
     assert (
         measure_latency(ran, {0: 0.0, 1: 59.0}, JobTimes({10: 0.5, 11: 59.5}, {}, "log")).end_s
@@ -52,7 +52,7 @@ def test_jobs_that_waited_for_their_turn_do_not_count() -> None:
 
 
 def test_what_slurm_backfilled_waited_for_its_look() -> None:
-    """The simulator knows when Slurm looks for gaps; what it waits for then is no latency."""
+    """The simulator knows when Slurm looks for gaps; that wait is not latency."""
     ran = [ReplayedRun(0, 10, (GPU,), 1.5, 5.0, 1.0), ReplayedRun(1, 11, (GPU,), 6.3, 9.0, 1.0)]
     times = JobTimes({10: 1.0, 11: 5.8}, {}, "log", frozenset({11}))
     assert measure_latency(ran, {0: 1.0, 1: 1.0}, times).ends == 1

@@ -64,7 +64,7 @@ def test_a_replay_is_measured_and_compared(lab: SlurmLab) -> None:
 def test_a_job_that_fails_ends_the_replay_with_its_name(
     lab: SlurmLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would never note its end: nobody waits for it for ever."""
+    """Its end would never be noted: the replay must not wait for it for ever."""
     monkeypatch.setattr(runner, "ASK_SLURM_S", 0.5)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(WattloopError, match="1 jobs failed, the first is job 0"):

@@ -263,7 +263,7 @@ def test_a_sensor_that_time_does_not_help_is_given_up() -> None:
 
 
 def test_a_rate_that_breaks_the_model_is_infinite_and_spoils_nothing_else() -> None:
-    """Promise: after a loss that is no number the sweep goes on with a sound model."""
+    """Promise: after a loss of NaN or infinity the sweep continues with a sound model."""
     wild = RateSweep(low=1e-3, high=1e12, count=16, data_share=1.0, cyclic=True)
     fragile = training(model=lambda p: torch.nn.Linear(2, 2), clip=None)
     swept = bench(fragile).run(segment(rates=wild, keep=False, batch_size=16))
@@ -298,7 +298,7 @@ def test_a_new_rate_holds_from_there_on() -> None:
 
 
 def test_divergence_is_a_result_and_can_be_gone_back_from() -> None:
-    """Promise: a loss that is no number is `diverged`; a smaller rate goes on from before."""
+    """Promise: a loss that is not finite is `diverged`; a smaller rate continues from before."""
     fragile = training(model=lambda p: torch.nn.Linear(2, 2))
     made = bench(fragile)
     made.run(segment(1))
