@@ -152,6 +152,9 @@ def test_a_killed_sweep_is_listed_as_interrupted_and_resumed(node: Machine) -> N
     assert _statuses(node) == ["finished", "finished"]
     nothing = node.wattloop("sweep", "resume")
     assert (nothing.returncode, b"every sweep is finished" in nothing.stderr) == (2, True)
+    only = node.wattloop("sweep", "--cap=200", "--resume", "--", "true")
+    assert (only.returncode, b"no unfinished sweep" in only.stderr) == (2, True)
+    assert _statuses(node) == ["finished", "finished"], "a refusal begins no sweep"
     dram = node.wattloop("sweep", "show", "caps", "--scope", "dram").stderr
     assert b"no energy of dram was measured; there is gpu" in dram
 

@@ -9,7 +9,7 @@ per W s that is 0.0017), so both are given.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -239,12 +239,8 @@ def top_runs(
     if threshold is not None:
         notes.append(f"{low} runs below {found.column} {threshold:g} left out")
     first = tables[0]
-    return Findings(
-        title=first.title,
-        name=first.name,
-        columns=first.columns,
-        rows=first.rows,
-        formats=first.formats,
+    return replace(
+        first,
         facts={} if threshold is None else {"threshold": threshold, "below_threshold": low},
         notes=tuple(notes),
         warnings=found.warnings,

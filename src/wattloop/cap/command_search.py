@@ -30,7 +30,13 @@ from wattloop.store.experiments import (
     read_trials,
     set_experiment_status,
 )
-from wattloop.trials.runner import TrialRunner, open_experiment, run_group, trial_status
+from wattloop.trials.runner import (
+    TrialRunner,
+    is_unfinished,
+    open_experiment,
+    run_group,
+    trial_status,
+)
 from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
 
 KIND = "cap"
@@ -83,7 +89,8 @@ def open_search(
     spec = {**plan.to_dict(), **finder.to_dict(), "command": list(command), "mode": mode}
     text = json.dumps([KIND, spec], sort_keys=True, default=str)
     mark = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return open_experiment(store, KIND, mark, clock, spec, name=short_name(command), resume=not new)
+    name, resumable = short_name(command), None if new else is_unfinished
+    return open_experiment(store, KIND, mark, clock, spec, name=name, resumable=resumable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,14 @@ def new_experiment_id(kind: str, wall_s: float) -> str:
     return f"{kind}-{stamp}-{os.urandom(2).hex()}"
 
 
+def begin_experiment(store: Store, kind: str, wall_s: float, **fields: Any) -> Experiment:
+    """Insert a new experiment, with further fields of its record, and return it."""
+    identity = new_experiment_id(kind, wall_s)
+    experiment = Experiment(experiment_id=identity, kind=kind, created_wall_s=wall_s, **fields)
+    create_experiment(store, experiment)
+    return experiment
+
+
 def create_experiment(store: Store, experiment: Experiment) -> None:
     with store.writing() as connection:
         connection.execute(insert(experiments).values(**_columns(experiment)))

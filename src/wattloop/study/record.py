@@ -9,9 +9,8 @@ from wattloop.core.errors import ConfigError
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
     Experiment,
-    create_experiment,
+    begin_experiment,
     list_experiments,
-    new_experiment_id,
     set_experiment_status,
 )
 from wattloop.study.spec import StudySpec
@@ -97,15 +96,12 @@ def _found(store: Store, spec: StudySpec) -> Experiment | None:
 
 
 def _created(store: Store, spec: StudySpec) -> Experiment:
-    now_s = time.time()
-    made = Experiment(
-        experiment_id=new_experiment_id("study", now_s),
-        kind="study",
+    return begin_experiment(
+        store,
+        "study",
+        time.time(),
         name=spec.name,
-        created_wall_s=now_s,
         fingerprint=_fingerprint(spec),
         spec=spec.model_dump(mode="json"),
         facts={"steps": {"objective": {"kpis": [kpi.model_dump() for kpi in spec.kpis]}}},
     )
-    create_experiment(store, made)
-    return made

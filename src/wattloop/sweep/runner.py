@@ -32,7 +32,7 @@ from wattloop.sweep.result import (
     result_of,
 )
 from wattloop.sweep.spec import CoolDown, Repeats
-from wattloop.trials.runner import TrialRunner, open_experiment
+from wattloop.trials.runner import TrialRunner, is_unfinished, open_experiment
 from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
 
 LOOK_EVERY_S = 0.5
@@ -142,15 +142,20 @@ def _left(means: Sequence[float | None], missing: Sequence[int]) -> float | None
 
 
 KIND = "sweep"
+NONE_UNFINISHED = "no unfinished sweep of this specification and command; see 'wattloop sweep list'"
 WARM_UP = "warm-up"
 MAY_PASS = (TrialStatus.FAILED, TrialStatus.KILLED)
 """Programs that fail now and then are tried twice; a hang has cost a whole time limit already."""
 
 
 def open_sweep(
-    store: Store, plan: SweepPlan, clock: Clock, *, resume: bool = True
+    store: Store, plan: SweepPlan, clock: Clock, *, resume: bool = True, only: bool = False
 ) -> tuple[Experiment, bool]:
-    """Return the unfinished sweep of the same points, or a new one; True if it is resumed."""
+    """Return the unfinished sweep of the same points, or a new one; True if it is resumed.
+
+    Raises:
+        ExperimentNotFound: `only` an unfinished one is wanted, and there is none.
+    """
     return open_experiment(
         store,
         KIND,
@@ -159,7 +164,8 @@ def open_sweep(
         plan.spec.to_dict(),
         name=plan.spec.name,
         facts={"axes": [axis.to_dict() for axis in plan.axes]},
-        resume=resume,
+        resumable=is_unfinished if resume else None,
+        none=NONE_UNFINISHED if only else "",
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from wattloop.control.lever import Lever
 from wattloop.control.session import LeverSession, lever_session
 from wattloop.core.clock import Clock
-from wattloop.core.errors import CommandError, LeverError, StoreLocked
+from wattloop.core.errors import CommandError, ExperimentNotFound, LeverError, StoreLocked
 from wattloop.core.process import (
     GRACE_S,
     Deferral,
@@ -32,10 +32,9 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import (
     Experiment,
     TrialRecord,
+    begin_experiment,
     begin_trial,
-    create_experiment,
     end_trial,
-    new_experiment_id,
     read_trials,
     same_experiments,
 )
@@ -322,6 +321,10 @@ def _outcome(
     )
 
 
+def is_unfinished(experiment: Experiment) -> bool:
+    return experiment.status != "finished"
+
+
 def open_experiment(
     store: Store,
     kind: str,
@@ -331,25 +334,23 @@ def open_experiment(
     *,
     name: str = "",
     facts: Mapping[str, Any] | None = None,
-    resume: bool = True,
+    resumable: Callable[[Experiment], bool] | None = is_unfinished,
+    none: str = "",
 ) -> tuple[Experiment, bool]:
-    """Return the unfinished experiment of that fingerprint, or a new one; True if it is resumed."""
-    if resume:
-        for known in same_experiments(store, fingerprint):
-            if known.status != "finished":
-                return known, True
-    wall_s = clock.wall_s()
-    experiment = Experiment(
-        experiment_id=new_experiment_id(kind, wall_s),
-        kind=kind,
-        name=name,
-        created_wall_s=wall_s,
-        fingerprint=fingerprint,
-        spec=spec,
-        facts={"host": Host.from_environment().name, **(facts or {})},
-    )
-    create_experiment(store, experiment)
-    return experiment, False
+    """Return the newest resumable experiment of that fingerprint, or a new one; True if it is
+    resumed.
+
+    Raises:
+        ExperimentNotFound: with the text `none`, where that is given in place of a new one.
+    """
+    for known in same_experiments(store, fingerprint) if resumable else ():
+        if resumable and known.kind == kind and resumable(known):
+            return known, True
+    if none:
+        raise ExperimentNotFound(none)
+    facts = {"host": Host.from_environment().name, **(facts or {})}
+    fields = {"name": name, "fingerprint": fingerprint, "spec": spec, "facts": facts}
+    return begin_experiment(store, kind, clock.wall_s(), **fields), False
 
 
 @dataclass

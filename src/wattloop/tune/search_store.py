@@ -11,23 +11,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wattloop.core.clock import RealClock
-from wattloop.core.errors import ExperimentNotFound, StoreUnwritable
+from wattloop.core.errors import StoreUnwritable
 from wattloop.core.settings import Settings
-from wattloop.hardware.host import Host
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
     RUNNING,
     Experiment,
     TrialRecord,
     begin_trial,
-    create_experiment,
     each_trial,
     end_trial,
-    new_experiment_id,
-    same_experiments,
     set_experiment_status,
 )
 from wattloop.store.runs import RunFilter, list_runs
+from wattloop.trials.runner import open_experiment
 from wattloop.tune.segment import Progress, Segment, unreadable_trial
 from wattloop.tune.segment_meter import scope_energy, widest_result_scope
 from wattloop.tune.strategies.base import StrategyEvent
@@ -108,28 +105,23 @@ def open_search(
     Raises:
         ExperimentNotFound: `only` an unfinished one is wanted, and there is none.
     """
-    if resume:
-        limits = spec.get("limits")
-        for known in same_experiments(store, fingerprint):
-            limited = bool(known.facts.get("stopped")) and known.spec.get("limits") != limits
-            if known.kind == KIND and (known.status not in OVER or limited):
-                return known, True
-    if only:
-        raise ExperimentNotFound(
-            f"{store.where}: no unfinished search of this specification; see 'wattloop tune list'"
-        )
-    wall_s = RealClock().wall_s()
-    experiment = Experiment(
-        experiment_id=new_experiment_id(KIND, wall_s),
-        kind=KIND,
+
+    def is_unfinished(known: Experiment) -> bool:
+        stopped, limits = known.facts.get("stopped"), known.spec.get("limits")
+        return known.status not in OVER or bool(stopped and limits != spec.get("limits"))
+
+    none = f"{store.where}: no unfinished search of this specification; see 'wattloop tune list'"
+    return open_experiment(
+        store,
+        KIND,
+        fingerprint,
+        RealClock(),
+        dict(spec),
         name=name,
-        created_wall_s=wall_s,
-        fingerprint=fingerprint,
-        spec=dict(spec),
-        facts={"host": Host.from_environment().name, **(facts or {})},
+        facts=facts,
+        resumable=is_unfinished if resume else None,
+        none=none if only else "",
     )
-    create_experiment(store, experiment)
-    return experiment, False
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from wattloop.control.lever import Lever, LeverState, Setting, format_setting
 from wattloop.control.lock import close_private, keep_private
 from wattloop.core.errors import ConfigError, LeverError, WattloopError
 from wattloop.core.files import user_id
+from wattloop.core.records import from_plain
 
 __all__ = ["LOW_POWER", "Change", "Client", "RemoteLever", "connect"]
 
@@ -280,20 +281,12 @@ class RemoteLever(Lever):
         except WattloopError as error:
             available, reason = False, str(error)
         note = f"through the control daemon; {offer['note']}".rstrip("; ")
-        return LeverState(
-            name=self.name,
-            available=available,
-            reason=reason,
-            remedy=str(offer["remedy"]),
-            value=value,
-            unit=str(offer["unit"]),
-            low=offer["low"],
-            high=offer["high"],
-            default=offer["default"],
-            choices=tuple(offer["choices"]),
-            source=f"control daemon at {self._client.path}",
-            note=f"{note}; held by {held_by}" if held_by else note,
-        )
+        told = {
+            **{"name": self.name, "available": available, "reason": reason, "value": value},
+            "source": f"control daemon at {self._client.path}",
+            "note": f"{note}; held by {held_by}" if held_by else note,
+        }
+        return from_plain(LeverState, offer | told)
 
     def read(self) -> Setting:
         return self._client.read(self._theirs)

@@ -164,11 +164,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         return
     how.check_drawable()
     with open_store(settings.store_location) as store:
-        experiment, resumed = open_sweep(store, plan, RealClock(), resume=not new)
-        if resume and not resumed:
-            raise ExperimentNotFound(
-                "no unfinished sweep of this specification and command; see 'wattloop sweep list'"
-            )
+        experiment, resumed = open_sweep(store, plan, RealClock(), resume=not new, only=resume)
         _run(plan, experiment, store, settings, how, given.json_file, resumed=resumed)
 
 
