@@ -205,9 +205,19 @@ shared_gpus(1)[0].load(0.6, owner=this_process())
 net = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 while True:
-    net(torch.randn(32, 64)).square().mean().backward()
-    optimizer.step(); optimizer.zero_grad(); time.sleep(0.1)
+    net.train()
+    for _ in range(100):
+        net(torch.randn(32, 64)).square().mean().backward()
+        optimizer.step(); optimizer.zero_grad(); time.sleep(0.1)
+    net.eval()
+    with torch.no_grad():
+        for _ in range(20):
+            net(torch.randn(32, 64)); time.sleep(0.1)
+    torch.save(net.state_dict(), "net.pt")
 """
+OF_JOB = {"SLURM_JOB_ID": "7002", "SLURM_JOB_USER": "mei", "SLURM_JOB_ACCOUNT": "vision",
+          "SLURMD_NODENAME": "n2"}  # fmt: skip
+"""The run belongs to this job, so that the agent of its node shows the job's steps."""
 
 
 def free_port() -> int:
@@ -239,7 +249,7 @@ def play(folder: Path, cards: Mapping[str, Sequence[Any]], seconds: float) -> No
                 if now_s < at_s or (job, kind) in done:
                     continue
                 done.add((job, kind))
-                facts = {"cpus": "2", "uid": "1000", "user": user, "account": project,
+                facts = {"cpus": "2", "uid": str(os.getuid()), "user": user, "account": project,
                          "name": name, "gpus": ",".join(map(str, gpus)), "job": job,
                          "whole": "yes"}  # fmt: skip
                 text = "".join(f"{key}={value}\n" for key, value in facts.items())
@@ -280,7 +290,7 @@ def main() -> None:
         words = [wattloop, "run", "--name", "tiny-net", "--metrics-port", str(ports["run"])]
         once = {"OMP_NUM_THREADS": "1", "WATTLOOP_VIRTUAL_STATE": str(folder / "run.cards"),
                 "WATTLOOP_VIRTUAL_GPUS": "1", "WATTLOOP_METERS": "virtual"}  # fmt: skip
-        stack.enter_context(running([*words, "--", *train], folder, **once))
+        stack.enter_context(running([*words, "--", *train], folder, **once, **OF_JOB))
         words = [wattloop, "serve", "--port", str(ports["serve"])]
         stack.enter_context(running(words, folder))
         targets = json.dumps([f"127.0.0.1:{ports[n]}" for n in ("n1", "n2", "run", "serve")])

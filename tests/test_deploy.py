@@ -31,7 +31,9 @@ def exported() -> set[str]:
     ]
     text = "".join((ROOT / "src/wattloop" / place).read_text("utf-8") for place in places)
     names = set(re.findall(r'"(wattloop_\w+)"', text))
-    return names | {f"wattloop_run_{name}_total" for name in ("steps", "samples", "tokens")}
+    suffixes = {f"{name}_total" for name in ("steps", "samples", "tokens")}
+    suffixes |= set(re.findall(r'f"{prefix}_(\w+)"', text))
+    return names | {f"wattloop_{whose}_{each}" for whose in ("run", "job") for each in suffixes}
 
 
 def test_every_query_of_the_dashboard_has_its_metric() -> None:

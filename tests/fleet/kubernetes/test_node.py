@@ -216,6 +216,27 @@ def test_metrics_name_pods_and_their_number_is_bounded(
     assert any('job_id="other"' in x for x in lines)
 
 
+def test_annotations_name_user_and_project(node: PodNode) -> None:
+    """Promise: labels of metrics and of the run have who a pod works for; else its namespace."""
+    agent = node.start()
+    notes = {"wattloop.dev/user": "ada\n\x1b[31m", "wattloop.dev/project": "phys"}
+    named = node.run_pod("named", namespace="ml", annotations=notes)
+    node.run_pod("plain", namespace="ml")
+    node.look()
+    node.work(2, rest=1.0)
+    metrics = AgentMetrics()
+    metrics.update(agent, [])
+    lines = metrics.render(False).splitlines()
+    shown = [x for x in lines if x.startswith("wattloop_job_energy_joules_total") and "pod=" in x]
+    assert any('user="ada  [31m",project="phys"' in x for x in shown)
+    assert any('user="",project="ml"' in x for x in shown)
+    node.end_pod(named)
+    node.look()
+    node.work(3, rest=1.0)
+    users = {j.header["job"]["scheduler"].get("user") for j in node.journals() if j.header["job"]}
+    assert "ada  [31m" in users
+
+
 def test_pods_on_mig_instances_pay_by_their_slices(node: PodNode) -> None:
     """Two pods with 3 and 1 of 7 slices of a card; 3 slices belong to no pod."""
     node.config["kubernetes"]["gpus"] = {"MIG-big": 0, "MIG-small": 0}

@@ -335,6 +335,8 @@ class ContainerFollower(BackgroundThread):
                 "job": job,
                 "name": pod.name,
                 "namespace": pod.namespace,
+                "user": pod.user,
+                "account": pod.project,
                 "pod": pod.name,
                 "pod_uid": pod.uid,
                 "container": container.name,

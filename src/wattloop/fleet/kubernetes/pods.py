@@ -20,6 +20,7 @@ from wattloop.fleet.kubernetes.api_client import Json, KubernetesClient, segment
 
 CAP = "wattloop.dev/power-cap"
 NO_SAVE = "wattloop.dev/no-save"
+USER, PROJECT = "wattloop.dev/user", "wattloop.dev/project"
 LONGEST = 200
 MOST_PODS = 2_000
 """A kubelet runs at most some hundred."""
@@ -83,6 +84,8 @@ class Pod:
     owner: PodOwner
     cap: str = ""
     no_save: bool = False
+    user: str = ""
+    project: str = ""
     containers: tuple[PodContainer, ...] = ()
 
 
@@ -118,6 +121,8 @@ def parse_pod(data: Any, owner: PodOwner | None = None) -> Pod | None:
         owner or controller(data) or PodOwner("Pod", name),
         cap=_text(notes.get(CAP)),
         no_save=_text(notes.get(NO_SAVE)).lower() == "true",
+        user=_text(notes.get(USER)),
+        project=_text(notes.get(PROJECT)),
         containers=tuple(containers[:100]),
     )
 
