@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import random
 import re
 import shutil
@@ -10,6 +11,7 @@ import threading
 import time
 import urllib.request
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -333,6 +335,30 @@ def test_a_program_counts_for_its_own_job_only(node, uid):
     assert values(text, name, job_id="8") == [22.0]
     assert values(text, name, job_id=container, project="ml", namespace="ml") == [23.0]
     assert len(values(text, name)) == 3
+
+
+def test_a_real_process_is_found(node, uid):
+    """Promise: what a kernel's /proc shows of another process is enough."""
+    programs = JobPrograms(Path("/proc"), "n1")
+    metrics = followed(node, programs)
+    node.event("start", "70001", uid=uid)
+    node.pass_time(5)
+    folder = node.folder / "wattloop-steps-x"
+    folder.mkdir()
+    RunProgress(9, until_s=node.clock.now_s(), phases={"training": (1.0, 1.0)}).write(folder)
+    environment = {"WATTLOOP_STEPS": str(folder), "SLURM_JOB_ID": "70001", "SLURMD_NODENAME": "n1"}
+    process = subprocess.Popen(["sleep", "3600"], env={**os.environ, **environment})
+    try:
+        deadline = time.monotonic() + 60
+        while not values(metrics.render(False), "wattloop_job_steps_total", job_id="70001"):
+            assert time.monotonic() < deadline
+            programs.look()
+            node.pass_time(1)
+    finally:
+        process.kill()
+        process.wait()
+    node.pass_time(1)
+    assert values(metrics.render(False), "wattloop_job_steps_total", job_id="70001") == [9.0]
 
 
 def test_a_folder_that_is_a_link_is_not_followed(node, uid):

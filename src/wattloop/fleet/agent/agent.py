@@ -308,10 +308,10 @@ class Agent:
         if self._savers is not None:
             self._savers.forget(run.plan.run_id)
         if run.plan.job:
-            if self.on_job_closed is not None:
-                self.on_job_closed(run, account)
             attribution.ledger.close(run.plan.run_id)
             del self.open_runs.runs[run.plan.run_id]
+            if self.on_job_closed is not None:
+                self.on_job_closed(run, account)
 
     def _note_young(self, young: bool) -> None:
         self._young_s = self.context.clock.now_s() + YOUNG_POLL_S if young else float("inf")
