@@ -13,14 +13,14 @@ def test_the_example_of_energyscopium():
 
 
 def test_without_a_zone_there_is_no_number():
-    """Never a silent world average: None, and what to set."""
+    """None instead of a silent world average, and what to set."""
     search = find_intensity(Settings())
     assert search.found is None
     assert search.reason.startswith("set zone:")
 
 
 def test_a_zone_gives_the_annual_value_with_its_year_and_source():
-    """The number says where it is from."""
+    """The number carries its source."""
     found = find_intensity(Settings(zone="fr")).found
     assert (found.zone, found.kind, found.year) == ("FRA", IntensityKind.ANNUAL, 2023)
     assert found.g_co2e_per_kwh == 56.0
@@ -28,14 +28,14 @@ def test_a_zone_gives_the_annual_value_with_its_year_and_source():
 
 
 def test_a_wrong_zone_is_a_reason_not_an_error():
-    """A typing error must not cost the user the summary of a finished run."""
+    """A typing error in the zone must not cost the user the summary of a finished run."""
     search = find_intensity(Settings(zone="Frnace"))
     assert search.found is None
     assert "FRA (France)" in search.reason
 
 
 def test_the_users_value_overrides_the_zone():
-    """Zero is a value too."""
+    """A value of zero counts too."""
     found = find_intensity(Settings(zone="FRA", carbon_g_per_kwh=0.0)).found
     assert (found.g_co2e_per_kwh, found.kind) == (0.0, IntensityKind.STATED)
 
@@ -69,27 +69,27 @@ def test_a_series_that_does_not_help_falls_back_and_says_so(tmp_path, text, says
 
 
 def test_a_series_without_the_time_of_day_falls_back(tmp_path):
-    """A window whose start is not known cannot be laid over a series."""
+    """A window with an unknown start cannot be placed on a series."""
     search = find_intensity(Settings(carbon_file=str(tmp_path / "x.csv"), zone="FRA"))
     assert "time of day" in search.notes[0]
 
 
 def test_a_live_provider_wins():
-    """Asked once; zone and value are its own."""
+    """The provider is asked once and gives both zone and value."""
     with provider('{"zone": "DE", "carbonIntensity": 301}') as url:
         found = find_intensity(Settings(carbon_url=url, zone="FRA")).found
     assert (found.g_co2e_per_kwh, found.zone, found.kind) == (301.0, "DE", IntensityKind.LIVE)
 
 
 def test_a_live_provider_that_fails_falls_back_to_the_annual_value_and_says_so():
-    """A closed port costs nothing but a note."""
+    """A closed port only adds a note."""
     search = find_intensity(Settings(carbon_url="http://127.0.0.1:9/x", zone="FRA"))
     assert search.found.kind is IntensityKind.ANNUAL
     assert "live carbon intensity failed" in search.notes[0]
 
 
 def test_all_sources_failing_names_all_of_them():
-    """When there is no number, every failed source is named."""
+    """Without any number, the notes name every source that failed."""
     search = find_intensity(Settings(carbon_url="http://127.0.0.1:9/x", zone="Atlantis"))
     assert search.found is None
     assert "live carbon intensity failed" in search.reason

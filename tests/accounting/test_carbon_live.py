@@ -48,7 +48,7 @@ def provider(body: str, status: int = 200, drip_s: float = 0.0) -> Iterator[str]
     ],
 )
 def test_both_documented_replies_are_understood(body, expected):
-    """Our own field, and the one of Electricity Maps."""
+    """Wattloop's own field and that of Electricity Maps."""
     with provider(body) as url:
         assert fetch_live(url, timeout_s=120) == expected
 
@@ -77,7 +77,7 @@ def test_a_reply_that_makes_no_sense_is_a_gap_with_a_reason(body, status, says):
 
 
 def test_a_reply_that_trickles_in_is_given_up():
-    """Each byte comes in time, the whole never does: the end of a run must not wait for it."""
+    """Each byte comes in time but the answer never ends; the end of a run must not wait for it."""
     with provider('{"g_co2e_per_kwh": 5}', drip_s=0.15) as url:
         answer = fetch_live(url, timeout_s=0.3)
     assert isinstance(answer, Gap)

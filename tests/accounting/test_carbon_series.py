@@ -19,14 +19,14 @@ SERIES = (IntensityPoint(0, 100), IntensityPoint(HOUR_S, 200), IntensityPoint(3 
     ],
 )
 def test_each_interval_weighs_by_the_time_it_shares_with_the_run(begin_h, end_h, mean, covered):
-    """Step function; the last value holds as long as the one before; gaps are told."""
+    """Step function; the last value holds as long as the one before; gaps are reported."""
     found = mean_intensity(SERIES, begin_h * HOUR_S, end_h * HOUR_S)
     assert found == pytest.approx((mean, covered))
 
 
 @pytest.mark.parametrize(("begin_h", "end_h"), [(5, 6), (-2, -1)])
 def test_a_run_outside_the_series_has_no_mean(begin_h, end_h):
-    """Nothing is extrapolated."""
+    """The series is not extrapolated."""
     assert mean_intensity(SERIES, begin_h * HOUR_S, end_h * HOUR_S) is None
 
 
@@ -65,7 +65,7 @@ def test_a_file_with_zones_gives_those_of_the_users_zone(tmp_path):
     ],
 )
 def test_a_wrong_file_is_refused_with_its_line(tmp_path, text, says):
-    """What, where, what next."""
+    """The error names the file, the line and the remedy."""
     path = tmp_path / "grid.csv"
     path.write_text(text)
     with pytest.raises(ConfigError, match="carbon_file") as error:
@@ -74,7 +74,7 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path, text, says):
 
 
 def test_a_binary_file_is_refused(tmp_path):
-    """No traceback of the decoder."""
+    """The error shows no traceback of the decoder."""
     path = tmp_path / "grid.csv"
     path.write_bytes(b"time,g_co2e_per_kwh\n\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not a CSV text file"):

@@ -17,7 +17,7 @@ from wattloop.core.records import Provenance
     ],
 )
 def test_labels_are_those_of_energyscopium(value, label):
-    """Below 0.4 low, above 0.9 high, between medium."""
+    """Below 0.4 is low, above 0.9 high, and between them medium."""
     assert label_of(value) is label
 
 
@@ -64,7 +64,7 @@ def test_a_device_without_limit_or_reading_is_left_out_by_name():
 
 
 def test_the_users_cpu_tdp_fills_in():
-    """cpu_tdp_w is for packages whose TDP is not known, and says so."""
+    """cpu_tdp_w applies to packages with an unknown TDP, and the result says so."""
     found = efficiencies(window(10, domain("cpu:0/package", 1_000)), cpu_tdp_w=200.0)
     assert found[0].value == pytest.approx(0.5)
     assert "cpu_tdp_w" in found[0].basis
@@ -101,5 +101,5 @@ def test_an_estimate_stays_an_estimate():
 
 
 def test_a_window_of_no_length_has_no_efficiency():
-    """No division by zero."""
+    """A window of zero length causes no division by zero."""
     assert efficiencies(window(0, domain("gpu:0", 5, tdp_w=200.0))) == ()

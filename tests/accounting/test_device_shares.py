@@ -1,4 +1,4 @@
-"""Promises of the division of a card among its users."""
+"""Promises of the division of a card's energy among its users."""
 
 import json
 import math
@@ -21,7 +21,9 @@ IDLE_W = 80.0
 
 
 def _intervals(seed: int = 1, looks: int = 200) -> tuple[list[UseInterval], dict[str, float]]:
-    """Four users of different cost whose loads vary, and the true energy of each."""
+    """Return intervals of four users of different cost with varying loads, and each user's true
+    energy.
+    """
     dice = random.Random(seed)
     found: list[UseInterval] = []
     true_j = dict.fromkeys(COSTS_W, 0.0)
@@ -37,8 +39,10 @@ def _intervals(seed: int = 1, looks: int = 200) -> tuple[list[UseInterval], dict
     return found, true_j
 
 
-def test_users_of_different_cost_are_told_apart() -> None:
-    """Promise: parts within 10% of the truth each, the truth within the interval, sum exact."""
+def test_users_of_different_cost_are_distinguished() -> None:
+    """Promise: each part is within 10% of the truth, its interval covers the truth, and the sum
+    is exact.
+    """
     intervals, true_j = _intervals()
     parts = DeviceDivision(intervals, fit_power(intervals, limit_w=700.0)).parts()
     for user, energy_j in true_j.items():
@@ -49,7 +53,7 @@ def test_users_of_different_cost_are_told_apart() -> None:
 
 
 def test_a_card_at_its_limit_does_not_hide_what_programs_cost() -> None:
-    """Promise: intervals in which the card lowers its clock say only that the sum is not lower."""
+    """Promise: intervals in which the card lowers its clock only give a lower bound of the sum."""
     alone = [
         UseInterval(0.5, 0.5 * (IDLE_W + COSTS_W[user] * 0.5), {user: 0.5})
         for user in ("gemm", "copy")
@@ -70,7 +74,7 @@ def test_a_card_at_its_limit_does_not_hide_what_programs_cost() -> None:
 
 
 def test_unknown_idle_power_is_learned_while_the_card_has_no_user() -> None:
-    """Promise: a quiet time tells idle power where it is unknown; a known figure is kept."""
+    """Promise: a time without users gives an unknown idle power; a known figure stays."""
     use: dict[Hashable, float | None] = {"large": 0.25, "small": 0.03}
     busy = [UseInterval(0.5, 0.5 * (IDLE_W + 300.0 * 0.28), use)] * 200
     quiet = [UseInterval(0.5, 0.5 * IDLE_W, {})] * 20
@@ -89,7 +93,7 @@ def test_instances_pay_idle_power_by_their_slices() -> None:
 
 
 def test_a_constant_load_is_divided_by_utilisation_with_a_wide_interval() -> None:
-    """Promise: where nothing tells the users apart, the stated error covers different costs."""
+    """Promise: where the data cannot distinguish users, the stated error covers different costs."""
     use: dict[Hashable, float | None] = {"gemm": 0.2, "copy": 0.2}
     power_w = IDLE_W + 0.2 * (COSTS_W["gemm"] + COSTS_W["copy"])
     intervals = [UseInterval(0.5, 0.5 * power_w, use)] * 100
@@ -128,7 +132,7 @@ def test_idle_users_divide_an_idle_card_evenly() -> None:
 
 
 def test_more_users_than_are_fitted_are_divided_too() -> None:
-    """Promise: a card with hundreds of processes is divided, in a bounded time."""
+    """Promise: a card with hundreds of processes is divided in a bounded time."""
     users: dict[Hashable, float | None] = {f"p{i}": 0.01 for i in range(200)}
     intervals = [UseInterval(0.5, 150.0, users)] * 240
     parts = DeviceDivision(intervals, fit_power(intervals, limit_w=700.0)).parts()
@@ -144,7 +148,7 @@ def test_odd_powers_divide_without_a_fault(power_w: float) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_given_step_by_step_adds_up_and_comes_to_the_whole(seed: int) -> None:
+def test_steps_add_up_and_converge_to_the_whole_division(seed: int) -> None:
     """Promise: each step's parts are its energy and none is negative; in the end each user has what
     the whole time tells, though the first steps could not tell it. A state continues the division.
     """
@@ -222,7 +226,9 @@ def test_users_that_come_and_go_stay_apart_in_what_is_remembered() -> None:
 
 
 def test_idle_power_seen_earlier_replaces_the_guess() -> None:
-    """Promise: what this card drew without a user is used where its table entry is missing."""
+    """Promise: the power that this card drew without users is used where its table entry is
+    missing.
+    """
     use: dict[Hashable, float | None] = {"large": 0.25, "small": 0.03}
     busy = [UseInterval(0.5, 0.5 * (IDLE_W + 300.0 * 0.28), use)] * 200
     true_j = 100.0 * (IDLE_W / 2 + 300.0 * 0.03)

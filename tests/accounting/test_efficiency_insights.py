@@ -25,7 +25,9 @@ def codes(cpu_w=None, gpu_w=(), **over):
     ],
 )
 def test_each_insight_of_the_document_is_given_when_it_holds(cpu_w, gpu_w, expected):
-    """Low and high efficiency, CPU and GPU underload, imbalance of GPUs; else silence."""
+    """Low and high efficiency, CPU and GPU underload and imbalance of GPUs each give one
+    insight.
+    """
     assert set(codes(cpu_w, gpu_w)) == expected
 
 
@@ -34,14 +36,14 @@ def test_the_underused_gpu_is_named():
     assert codes(None, (280, 280, 100))["gpu_imbalance"].startswith("gpu:2 worked at 0.33")
 
 
-def test_under_a_cap_the_text_says_against_what():
-    """A capped GPU is judged by its cap, in words."""
+def test_under_a_cap_the_text_names_the_cap():
+    """The text of a capped GPU names the cap as its limit."""
     note = "enforced power limit 300 W of 700 W"
     assert note in codes(None, (295,), tdp_note=note)["high_efficiency"]
 
 
 def test_a_node_underused_compared_with_the_others_is_named():
-    """Only the one that is clearly below the median of the others."""
+    """Only the node that is clearly below the median of the others is named."""
     found = node_imbalance({"n1": 0.8, "n2": 0.82, "n3": 0.3})
     assert [i.code for i in found] == ["node_imbalance"]
     assert "node n3" in found[0].text

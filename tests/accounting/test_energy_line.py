@@ -38,7 +38,7 @@ def test_prediction_interval_covers_new_observations():
 
 
 def test_uncertainty_grows_where_the_line_is_extrapolated():
-    """A line from a minute of idling knows less about a day."""
+    """A line fitted to a minute of idling is less certain for a day."""
     line = Line(4, 48, 1.0, 6, 7, 18, 3_000)
     assert line.half_width(86_400) > 100 * line.half_width(60)
 
@@ -54,11 +54,11 @@ def test_uncertainty_grows_where_the_line_is_extrapolated():
     ],
 )
 def test_points_that_make_no_line_are_refused(x, y, says):
-    """No line is invented from too little."""
+    """Too few points give an error instead of a line."""
     with pytest.raises(ValueError, match=says):
         fit_line(x, y)
 
 
 def test_a_constant_is_a_perfect_line():
-    """R2 is defined where nothing varies (a domain that reads the same joules each time)."""
+    """R2 is defined where no value varies (a domain that reads the same joules each time)."""
     assert fit_line([1, 2, 3], [5, 5, 5]).r2 == 1.0

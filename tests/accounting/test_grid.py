@@ -1,4 +1,5 @@
-"""Promises of docs/carbon.md: four providers as they answer, nothing asked twice, no token shown.
+"""Promises of docs/carbon.md: four providers in their own formats, no repeated request, no token
+shown.
 
 The providers are a real HTTP server that checks the requests and answers in the shapes that their
 documentation publishes.
@@ -36,7 +37,7 @@ def stamp(wall_s: float, layout: str = "%Y-%m-%dT%H:%M:%S.000Z") -> str:
 
 
 class Grid:
-    """What the stand-in answers: hourly intensities around now."""
+    """A stand-in provider that answers with hourly intensities around now."""
 
     def __init__(self) -> None:
         self.now_s = float(int(time.time()) // 3_600 * 3_600)
@@ -272,7 +273,7 @@ def test_no_url_has_a_token(world, name):
 
 @pytest.mark.parametrize("name", ["electricity-maps:DE", "entsoe:FR"])
 def test_a_token_does_not_follow_a_redirection(world, name):
-    """Promise: another host that the provider names does not get the user's token."""
+    """Promise: a redirection to another host does not carry the user's token."""
     world.moved_to = "/elsewhere"
     with pytest.raises(GridUnavailable):
         read_history(named(world, name), world.now_s - 2 * HOUR, world.now_s, 60.0)

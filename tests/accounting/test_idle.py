@@ -39,7 +39,7 @@ def test_uncertainty_holds_both_parts():
 
 
 def test_a_domain_without_a_line_is_none_with_a_reason_and_the_total_says_so():
-    """Missing is not zero: neither the whole measured energy nor 0 J is passed off."""
+    """Missing is not zero: the result is neither the whole measured energy nor 0 J."""
     found = application_energy(
         window(10, domain("cpu:0/package", 900), domain("gpu:0", 500)),
         {"cpu:0/package": idle_line("cpu:0/package")},
@@ -52,14 +52,14 @@ def test_a_domain_without_a_line_is_none_with_a_reason_and_the_total_says_so():
 
 
 def test_without_any_line_the_total_is_none():
-    """No line at all: no application energy."""
+    """Without a line there is no application energy."""
     found = application_energy(window(10, domain("gpu:0", 500)), {})
     assert found.energy_j is None
     assert not found.complete
 
 
 def test_a_negative_application_energy_is_reported_as_it_is_with_a_warning():
-    """A machine quieter than its idle line is said, not clipped to zero."""
+    """A machine that draws less than its idle line is reported, not clipped to zero."""
     found = application_energy(
         window(10, domain("cpu:0/package", 300)), {"cpu:0/package": idle_line("cpu:0/package")}
     )
@@ -78,7 +78,7 @@ def test_overlapping_domains_are_not_added_twice():
 
 
 def test_time_without_readings_costs_no_idle_energy():
-    """A GPU lost half-way is charged idle energy for the half that was read."""
+    """A GPU lost half-way is charged idle energy only for the half that was read."""
     found = application_energy(
         window(10, domain("gpu:0", 400, covered=0.5)), {"gpu:0": idle_line("gpu:0")}
     )
@@ -86,7 +86,7 @@ def test_time_without_readings_costs_no_idle_energy():
 
 
 def test_a_line_from_another_sensor_is_warned_about():
-    """Powercap's idle line does not silently correct perf's readings."""
+    """Powercap's idle line does not correct perf's readings without a warning."""
     found = application_energy(
         window(10, domain("dram", 900)), {"dram": idle_line("dram", source="perf")}
     )
@@ -94,7 +94,7 @@ def test_a_line_from_another_sensor_is_warned_about():
 
 
 def test_fit_idle_measures_the_asked_windows_and_fits_each_domain():
-    """Lines come from the windows' own durations and energies; progress is told."""
+    """Lines come from the windows' own durations and energies, and progress is reported."""
     seen = []
 
     def measure_sleep(duration_s):
@@ -110,13 +110,13 @@ def test_fit_idle_measures_the_asked_windows_and_fits_each_domain():
 
 
 def test_fit_idle_warns_when_the_machine_was_not_idle():
-    """Idle energy that is no line over time is said, since every later subtraction uses it."""
+    """Idle energy that is not linear in time is reported, since every later subtraction uses it."""
     energies = iter([50, 300, 120, 400])
     fit = fit_idle(lambda s: window(s, domain("cpu:0/package", next(energies))), (1, 2, 3, 4))
     assert "something else was running" in fit.warnings[0]
 
 
-def test_parts_nobody_could_read_are_reported_by_the_fit():
-    """What was missing while idling is listed, with its reason."""
+def test_the_fit_reports_unreadable_domains():
+    """Domains that were missing while idling are listed with their reasons."""
     fit = fit_idle(lambda s: window(s, domain("gpu:0", 30 * s), missing=("dram",)), (1, 2, 3))
     assert [m.name for m in fit.skipped] == ["dram"]

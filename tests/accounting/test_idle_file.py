@@ -26,7 +26,7 @@ def test_lines_come_back_as_they_were_saved(tmp_path, record):
 
 
 def test_a_machine_without_lines_has_none(tmp_path):
-    """Not fitted yet is no error."""
+    """A missing file is not an error."""
     assert load_idle(tmp_path / "none.json") is None
 
 
@@ -47,7 +47,7 @@ def test_a_database_url_keeps_lines_in_the_data_directory(monkeypatch, tmp_path)
     ["", "{", "[]", "null", "{}", '{"version": 1, "machine_id": "a"}', "\x00\x01", '"x"'],
 )
 def test_a_damaged_file_says_what_to_do(tmp_path, text):
-    """Never a traceback of the JSON library."""
+    """The error shows no traceback of the JSON library."""
     path = tmp_path / "abc.json"
     path.write_text(text)
     with pytest.raises(StoreError, match="run 'wattloop idle'"):
@@ -66,7 +66,7 @@ def test_a_line_without_enough_points_is_damage(tmp_path, record):
 
 
 def test_a_file_of_a_newer_version_is_left_alone(tmp_path):
-    """It is refused by name, not misread."""
+    """The error names the version instead of misreading the file."""
     path = tmp_path / "abc.json"
     path.write_text('{"version": 99}')
     with pytest.raises(StoreTooNew, match="newer Wattloop"):
@@ -74,7 +74,7 @@ def test_a_file_of_a_newer_version_is_left_alone(tmp_path):
 
 
 def test_a_directory_in_the_place_of_the_file_is_reported(tmp_path, record):
-    """Reading and writing both say which path and why, and leave no temporary file."""
+    """Reading and writing both name the path and the reason, and leave no temporary file."""
     path = tmp_path / "abc.json"
     path.mkdir()
     with pytest.raises(StoreError, match="cannot be read"):
@@ -100,7 +100,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, record, monkeypatch):
 
 
 def test_results_say_how_old_the_line_is(record):
-    """Age always; an old line and another kernel ask for a new fit."""
+    """The age is always shown; an old line or another kernel asks for a new fit."""
     start = record.fitted_wall_s
     assert record.note(start + 3 * DAY_S) == "idle line fitted 2023-11-14 (3 days ago)"
     assert "old, run 'wattloop idle'" in record.note(start + 200 * DAY_S)

@@ -9,7 +9,7 @@ WH = 3_600.0
 
 
 def test_a_measured_node_is_taken_as_it_is():
-    """Where a wall meter or the BMC reads the node, nothing is modelled on top."""
+    """Where a wall meter or the BMC reads the node, no model is added."""
     node = node_energy(window(10, domain("node", 5_000, uncertainty_j=50.0)), Settings())
     assert (node.energy_j, node.uncertainty_j) == (5_000, 50.0)
     assert node.provenance is Provenance.MEASURED
@@ -23,7 +23,7 @@ def test_psys_is_not_the_node():
 
 
 def test_the_model_is_the_stated_formula():
-    """(measured + 62 W + 10% fans) / 0.92, in words too."""
+    """(measured + 62 W + 10% fans) / 0.92, and the text states the formula."""
     node = node_energy(window(10, domain("cpu:0/package", 2_000)), Settings())
     assert node.energy_j == pytest.approx((2_000 + (62 + 0.10 * 200) * 10) / 0.92)
     assert node.provenance is Provenance.MODELLED
@@ -32,14 +32,14 @@ def test_the_model_is_the_stated_formula():
 
 
 def test_a_job_on_a_shared_node_carries_its_share_of_the_board():
-    """A quarter of the 62 W, all of its own fans; and the words say so."""
+    """A quarter of the 62 W and all of its own fans, and the text says so."""
     node = node_energy(window(10, domain("gpu:0", 2_000)), Settings(node_share=0.25))
     assert node.energy_j == pytest.approx((2_000 + (62 / 4 + 0.10 * 200) * 10) / 0.92)
     assert any("25% of board" in text for text in node.assumptions)
 
 
 def test_an_unknown_share_of_the_board_is_not_zero():
-    """Promise: where the run's part of the processors is unknown, so is that of the node."""
+    """Promise: where the run's share of the processors is unknown, its share of the node is too."""
     settings = Settings(node_share=0.5).of_part(None)
     node = node_energy(window(10, domain("gpu:0", 2_000)), settings)
     assert (node.energy_j, node.complete) == (None, False)
@@ -60,7 +60,7 @@ def test_a_virtual_machine_carries_the_host_as_it_carries_the_processor():
 
 
 def test_the_users_own_numbers_replace_the_defaults():
-    """With both stated, only the sensors' uncertainty is left."""
+    """With both values stated, only the sensors' uncertainty is left."""
     settings = Settings(node_overhead_w=30.0, psu_efficiency=0.8)
     node = node_energy(window(10, domain("gpu:0", 1_700, uncertainty_j=8.0)), settings)
     assert node.energy_j == pytest.approx(2_000 / 0.8)
@@ -94,7 +94,7 @@ def test_missing_parts_make_the_estimate_incomplete():
 
 
 def test_nothing_measured_gives_nothing():
-    """No sensor: no node energy made of constants alone."""
+    """Constants alone do not make a node energy."""
     node = node_energy(window(10), Settings())
     assert node.energy_j is None
     assert node.reason
@@ -117,13 +117,13 @@ def test_a_node_of_several_measured_modules_is_their_sum():
 
 
 def test_a_node_meter_that_is_not_in_the_total_is_not_taken():
-    """Beside a power meter, a battery that is listed too does not replace it."""
+    """Next to a power meter, a listed battery does not replace it."""
     battery = domain("battery:BAT0", 4_000, scope=Scope.NODE, in_total=False)
     node = node_energy(window(10, battery, domain("node", 5_000)), Settings())
     assert node.energy_j == 5_000
 
 
 def test_a_node_meter_that_fell_silent_gives_no_whole_node():
-    """Half of the time read is half of the energy, and said to be incomplete."""
+    """Half of the time read is half of the energy, and the result is marked incomplete."""
     node = node_energy(window(10, domain("node", 2_500, covered=0.5)), Settings())
     assert not node.complete

@@ -14,11 +14,11 @@ def test_facility_energy_is_node_energy_times_pue():
     assert facility.assumption == "PUE 1.3 (file wattloop.yaml:2)"
 
 
-def test_an_unset_pue_is_said():
-    """The default of 1 means that cooling is not counted, in words."""
+def test_an_unset_pue_is_reported():
+    """The text says that the default of 1 leaves cooling out."""
     assert "not counted" in facility_energy(NodeEnergy(energy_j=1.0), 1.0).assumption
 
 
 def test_unknown_stays_unknown():
-    """None times PUE is None."""
+    """A missing energy times the PUE is missing."""
     assert facility_energy(NodeEnergy(energy_j=None), 1.3).energy_j is None

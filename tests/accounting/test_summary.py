@@ -21,8 +21,8 @@ RUN = window(
 STATED = Settings(zone="FRA", tariff_per_kwh=0.2, pue=1.3)
 
 
-def test_the_line_fits_a_log_and_says_everything():
-    """Energy, uncertainty, time, parts with weak provenance, carbon, cost, efficiency."""
+def test_the_line_fits_a_log_and_is_complete():
+    """Energy, uncertainty, time, parts with weak provenance, carbon, cost and efficiency."""
     assert account(RUN, STATED).line == (
         "wattloop: 3.44 Wh (12.4 kJ) ±0.3% in 1 min 01 s | cpu 1.14 Wh gpu 2.22 Wh dram 0.0833 Wh "
         "(modelled) | from the grid 6.84 Wh (modelled, PUE 1.3): 0.383 g CO2e FRA 2023, "
@@ -31,7 +31,7 @@ def test_the_line_fits_a_log_and_says_everything():
 
 
 def test_missing_parts_and_weak_provenance_are_in_the_line():
-    """A total with a part missing says so; simulated is never mistaken for measured."""
+    """A total with a missing part says so; simulated never passes for measured."""
     run = window(
         10,
         domain("gpu:0", 2_000, provenance=Provenance.SIMULATED, tdp_w=250.0),
@@ -44,8 +44,8 @@ def test_missing_parts_and_weak_provenance_are_in_the_line():
     assert "medium (simulated)" in line
 
 
-def test_nothing_measured_is_said_and_nothing_is_made_up():
-    """No sensor: every derived number is None with a reason."""
+def test_without_readings_every_figure_is_missing_with_a_reason():
+    """Without a sensor every derived number is None with a reason."""
     found = account(window(10, missing=("cpu",)), STATED)
     assert found.line == "wattloop: nothing measured in 10.0 s | cpu missing"
     assert (found.carbon_g, found.cost, found.node.energy_j) == (None, None, None)
@@ -53,7 +53,7 @@ def test_nothing_measured_is_said_and_nothing_is_made_up():
 
 
 def test_what_is_not_set_is_none_with_what_to_set():
-    """No zone, no tariff, no idle line: None, and the notes say how to get them."""
+    """Without a zone, tariff or idle line the value is None, and the notes say how to get it."""
     found = account(RUN, Settings())
     assert (found.carbon_g, found.cost, found.application) == (None, None, None)
     notes = " ".join(found.notes)
@@ -83,7 +83,7 @@ def test_the_example_of_energyscopium_end_to_end():
 
 
 def test_application_energy_comes_with_the_age_of_its_lines():
-    """Lines and their age go together; domains without a line are named."""
+    """Energy and the age of its lines go together; domains without a line are named."""
     found = account(
         RUN,
         Settings(),
@@ -104,14 +104,14 @@ def test_a_carbon_series_is_laid_over_the_time_of_the_run(tmp_path):
 
 
 def test_an_intensity_found_before_is_not_looked_for_again():
-    """Many windows of one run ask a provider once."""
+    """A run of many windows asks a provider once."""
     search = find_intensity(Settings(zone="SWE"))
     found = account(RUN, Settings(carbon_url="http://127.0.0.1:9/"), intensity=search)
     assert found.intensity.zone == "SWE"
 
 
 def test_the_account_is_plain_data():
-    """It survives JSON, with the keys other parts of the product rely on."""
+    """The account survives JSON, with the keys that other parts of the product use."""
     data = json.loads(json.dumps(account(RUN, STATED).to_dict()))
     assert data["labels"] == {"cpu": "medium", "gpu": "medium", "node": "medium"}
     assert data["cost"]["currency"] == "EUR"
@@ -122,7 +122,7 @@ def test_the_account_is_plain_data():
 
 
 def test_importing_the_summary_loads_nothing_heavy():
-    """Standard library only, and no HTTP, until somebody needs it."""
+    """It loads the standard library only, and HTTP on demand."""
     code = (
         "import sys, wattloop.accounting.summary as s;"
         "heavy = {'numpy', 'pydantic', 'yaml', 'sqlalchemy', 'http.client', 'urllib.request',"

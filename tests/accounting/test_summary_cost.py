@@ -43,7 +43,7 @@ def test_each_gpu_may_have_its_own_price() -> None:
     ],
 )
 def test_a_wrong_gpu_price_is_refused(text: str, reason: str) -> None:
-    """Promise: neither a price of a kWh nor a sum of two currencies passes."""
+    """Promise: a price per kWh or a sum of two currencies is refused."""
     settings = Settings().overridden({"tariff_per_kwh": "0.2 CHF"}, "test")
     with pytest.raises(ConfigError, match=reason):
         parse_gpu_price(text, settings)

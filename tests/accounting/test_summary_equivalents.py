@@ -11,13 +11,13 @@ def test_kilometres_and_lamp_hours():
 
 
 def test_without_carbon_there_are_no_kilometres():
-    """What is not known is left out, not zero."""
+    """An unknown equivalent is left out, not zero."""
     assert "car" not in {e.name for e in equivalents(36_000.0, None)}
     assert equivalents(None, None) == ()
 
 
 def test_every_factor_names_its_source():
-    """A factor is published with a year, or says that it is a definition or arithmetic."""
+    """A factor is published with a year, or marked as a definition or as arithmetic."""
     for factor in (*CARBON_FACTORS, *ENERGY_FACTORS):
         assert factor.source
         assert factor.year or "definition" in factor.source or "heat" in factor.source

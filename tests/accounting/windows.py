@@ -1,4 +1,4 @@
-"""Windows for the tests of accounting, built from (name, joules) with everyday defaults."""
+"""Windows for the tests of accounting, built from (name, joules) with usual defaults."""
 
 from typing import Any
 
