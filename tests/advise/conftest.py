@@ -1,4 +1,4 @@
-"""A store, and runs of virtual cards that are written into it."""
+"""A store, and runs of virtual cards in it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def written(store: Store) -> Written:
-    """Writes a run of the given cards, a minute long unless told."""
+    """Write a run of the given cards, a minute long by default."""
 
     def write(*cards: CardScript, **script: Any) -> RunRecord:
         values = {"run_id": "run-1", "duration_s": LASTS_S, "interval_s": 0.5, **script}

@@ -1,4 +1,4 @@
-"""Promises of the rules together: each fault is named, with a true saving; health is silent."""
+"""Promises of all rules together: each fault is named with a true saving; healthy runs get none."""
 
 import pytest
 
@@ -18,12 +18,14 @@ def rules(store: Store, record: RunRecord) -> list[str]:
 
 
 def test_a_healthy_run_gets_no_advice(store: Store, written: Written) -> None:
-    """Promise: nothing is said when there is nothing to say."""
+    """Promise: a healthy run gets no advice."""
     assert advice_on(store, written(busy(), busy())) == []
 
 
 def test_idle_gpus_are_named_with_what_they_drew(store: Store, written: Written) -> None:
-    """Promise: the saving of an idle GPU is its own energy, and the command leaves it out."""
+    """Promise: the saving of an idle GPU is its own energy, and the suggested command leaves the
+    GPU out.
+    """
     record = written(busy(), CardScript(), CardScript(), CardScript())
     (advice,) = advice_on(store, record)
     assert (advice.rule, advice.title) == ("idle-gpu", "GPUs 1 to 3 idle 100% of the time")
@@ -32,12 +34,14 @@ def test_idle_gpus_are_named_with_what_they_drew(store: Store, written: Written)
 
 
 def test_gpus_that_no_program_used_are_named(store: Store, written: Written) -> None:
-    """Promise: a run on a machine with GPUs that used none of them hears of it."""
+    """Promise: a run that used none of the machine's GPUs is told so."""
     assert rules(store, written(CardScript())) == ["idle-gpu"]
 
 
 def test_uneven_gpus_are_named(store: Store, written: Written) -> None:
-    """Promise: a GPU with half the work of its peers is named; the tenth that is usual is not."""
+    """Promise: a GPU with half the work of its peers is named; a usual difference of a tenth is
+    not.
+    """
     half = busy(Activity(1.0, 0.2, 0.55))
     assert rules(store, written(busy(), busy(), half)) == ["unbalanced-gpus"]
     usual = busy(Activity(1.0, 0.2, 0.92))
@@ -48,7 +52,7 @@ def test_uneven_gpus_are_named(store: Store, written: Written) -> None:
 def test_a_loader_that_starves_the_gpu_is_named(
     store: Store, written: Written, averaged: bool
 ) -> None:
-    """Promise: waiting between steps is found, whether readings see single steps or not."""
+    """Promise: waiting between steps is found, whether or not readings resolve single steps."""
     works = [
         Work(2 + 1.7 * i + half, IDLE if half else ARITHMETIC) for i in range(33) for half in (0, 1)
     ]
@@ -64,7 +68,7 @@ def test_power_of_several_starved_gpus_is_said_to_be_theirs(store: Store, writte
     (advice,) = advice_on(store, written(waits, waits, interval_s=0.1))
     assert advice.title.startswith("The 2 GPUs waited for ")
     assert "The 2 GPUs had nothing to do" in advice.text and " W together all the" in advice.text
-    assert advice.command == ""  # no argument to change: the same run again would try nothing
+    assert advice.command == ""  # no argument to change: repeating the run would change nothing
     command = ("python", "train.py", "--num-workers", "3")
     again = written(waits, run_id="run-2", interval_s=0.1, command=command)
     (advice,) = advice_on(store, again)
@@ -72,8 +76,8 @@ def test_power_of_several_starved_gpus_is_said_to_be_theirs(store: Store, writte
     assert advice.command == "wattloop run -- python train.py --num-workers 6"
 
 
-def test_steps_that_waited_for_data_are_believed(store: Store, written: Written) -> None:
-    """Promise: a loop that recorded its waiting is evidence enough, utilisation 100% or not."""
+def test_recorded_waits_for_data_are_evidence(store: Store, written: Written) -> None:
+    """Promise: waiting that the loop recorded is evidence enough, at any utilisation."""
     steps = [
         {
             "type": "step",
@@ -92,7 +96,9 @@ def test_steps_that_waited_for_data_are_believed(store: Store, written: Written)
 
 
 def test_kernels_too_small_for_the_gpu_are_named(store: Store, written: Written) -> None:
-    """Promise: full utilisation at little power is a small batch, and the batch is enlarged."""
+    """Promise: full utilisation at low power means a small batch, and the advice is a larger
+    one.
+    """
     works = [Work(2.0, Activity(1.0, 0.5, 0.1), resident=0.97), Work(59.0, IDLE)]
     command = ("python", "train.py", "--batch-size", "8")
     record = written(CardScript(works, memory_share=0.05), command=command)
@@ -104,7 +110,7 @@ def test_kernels_too_small_for_the_gpu_are_named(store: Store, written: Written)
 
 
 def test_rests_too_short_to_be_seen_are_not_blamed_on_data(store: Store, written: Written) -> None:
-    """Promise: an even, low utilisation says that the host is slow, not that its loader is."""
+    """Promise: an even, low utilisation is blamed on a slow host, not on the data loader."""
     works = [Work(2.0, Activity(1.0, 0.5, 0.6), resident=0.6), Work(59.0, IDLE)]
     (advice,) = advice_on(store, written(CardScript(works)))
     assert advice.title.startswith("The GPU waited for the host")
@@ -112,7 +118,9 @@ def test_rests_too_short_to_be_seen_are_not_blamed_on_data(store: Store, written
 
 
 def test_a_tail_without_work_is_named(store: Store, written: Written) -> None:
-    """Promise: what GPUs draw after their last work is the saving; the end of a program is not."""
+    """Promise: the saving is what GPUs draw after their last work; a program's normal end is not
+    named.
+    """
     (advice,) = advice_on(store, written(busy(until_s=40.0), interval_s=0.1))
     assert advice.rule == "idle-tail"
     assert advice.saving_j == pytest.approx(80 * 20, rel=0.08)
@@ -120,7 +128,9 @@ def test_a_tail_without_work_is_named(store: Store, written: Written) -> None:
 
 
 def test_a_cap_that_costs_no_time_is_predicted(store: Store, written: Written) -> None:
-    """Promise: work bound by memory hears of a lower cap; bound by arithmetic, or capped, not."""
+    """Promise: memory-bound work gets a lower cap; compute-bound or already capped work does
+    not.
+    """
     (advice,) = advice_on(store, written(busy(MEMORY)))
     assert advice.rule == "cap-too-high"
     assert advice.source.startswith("by prediction")
@@ -130,8 +140,10 @@ def test_a_cap_that_costs_no_time_is_predicted(store: Store, written: Written) -
     assert rules(store, written(busy(MEMORY, limit_share=0.5), run_id="run-2")) == []
 
 
-def test_a_run_that_was_saved_hears_of_no_cap(store: Store, written: Written) -> None:
-    """Promise: steps make `run --save` the advice; what it has measured is not predicted again."""
+def test_a_saved_run_gets_no_advice_on_caps(store: Store, written: Written) -> None:
+    """Promise: steps make `run --save` the advice; a saving that it measured is not predicted
+    again.
+    """
     steps = {"type": "phases", "time_s": 0.0, **StepTotals(100).to_dict()}
     record = written(busy(MEMORY), events=[steps])
     (advice,) = advice_on(store, record)
@@ -154,12 +166,14 @@ def test_a_run_that_was_saved_hears_of_no_cap(store: Store, written: Written) ->
 def test_fp32_needs_evidence(
     store: Store, written: Written, said: dict[str, object], expected: list[str]
 ) -> None:
-    """Promise: precision is taken from who recorded it, never guessed; contradictions are none."""
+    """Promise: precision comes from a record, never from a guess; contradicting records count as
+    none.
+    """
     assert rules(store, written(busy(), **said)) == expected
 
 
 def test_programs_that_answer_requests_may_wait(store: Store, written: Written) -> None:
-    """Promise: a server's waiting is not called a starved loader or an idle GPU."""
+    """Promise: a server's waiting is called neither a starved loader nor an idle GPU."""
     works = [Work(2 + 2.0 * i + h, IDLE if h else ARITHMETIC) for i in range(28) for h in (0, 1)]
     served = written(CardScript(works), command=("vllm", "serve", "llama"))
     assert rules(store, served) == []
@@ -168,7 +182,7 @@ def test_programs_that_answer_requests_may_wait(store: Store, written: Written) 
 
 
 def test_advice_is_ranked_and_never_without_source(store: Store, written: Written) -> None:
-    """Promise: the largest saving first; evidence, source and a rule that exists on each."""
+    """Promise: the largest saving comes first; each has evidence, a source and an existing rule."""
     found = advice_on(store, written(busy(MEMORY, until_s=45.0), CardScript(), CardScript()))
     assert {a.rule for a in found} == {"idle-gpu", "idle-tail", "cap-too-high"}
     shares = [advice.saving_share for advice in found]
@@ -189,7 +203,7 @@ def test_advice_is_ranked_and_never_without_source(store: Store, written: Writte
 
 
 def test_runs_that_say_nothing_get_no_advice(store: Store, written: Written) -> None:
-    """Promise: no GPU, a run that goes on or that another counts, and short ones are silent."""
+    """Promise: runs without a GPU, unfinished, counted by another run, or short get no advice."""
     assert advice_on(store, written()) == []
     record = written(busy(), CardScript(), run_id="run-2")
     assert advice_on(store, record)

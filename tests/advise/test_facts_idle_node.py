@@ -1,4 +1,4 @@
-"""Promises of advice beside the run: cleaner hours, and a machine that idles afterwards."""
+"""Promises of advice outside the run: cleaner hours, and a machine that idles afterwards."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ START_S = 1_800_000_000.0
 
 @pytest.fixture
 def series(tmp_path: Path) -> Settings:
-    """500 g/kWh when the run begins, 200 three hours later, 300 after five."""
+    """Return a series of 500 g/kWh at the run's begin, 200 three hours later and 300 after five."""
     hours = [500, 480, 450, 200, 210, 300]
     rows = "".join(f"{START_S - 60 + 3_600 * i:.0f},{g}\n" for i, g in enumerate(hours))
     file = tmp_path / "grid.csv"
@@ -28,7 +28,7 @@ def series(tmp_path: Path) -> Settings:
 def test_the_cleanest_start_within_a_day_is_named(
     store: Store, written: Written, series: Settings
 ) -> None:
-    """Promise: by the user's own series, in grams and not in joules."""
+    """Promise: the hour comes from the user's own series, in grams and not in joules."""
     record = written(busy(), settings=series)
     (advice,) = advice_on(store, record, series)
     assert (advice.rule, advice.saving_j) == ("carbon-hour", None)
@@ -43,21 +43,21 @@ def test_without_a_series_no_hour_is_named(store: Store, written: Written) -> No
     assert advice_on(store, written(busy(), settings=settings), settings) == []
 
 
-def test_a_series_that_is_gone_is_no_fault_of_advice(store: Store, written: Written) -> None:
-    """Promise: advice does without what it cannot read."""
+def test_a_missing_series_is_left_out(store: Store, written: Written) -> None:
+    """Promise: an unreadable series is left out of the advice."""
     settings = Settings(carbon_file="/nowhere/grid.csv", carbon_g_per_kwh=100.0)
     assert advice_on(store, written(busy(), settings=settings), settings) == []
 
 
 def test_a_machine_that_idles_until_the_next_run_is_named(store: Store, written: Written) -> None:
-    """Promise: only with an idle line of the machine, and a later run that says how long."""
+    """Promise: it needs an idle line of the machine, and a later run that bounds the idle time."""
     record = written(busy())
     assert advice_on(store, record) == []
     line = Line(0.0, 150.0, 1.0, 0.0, 6, 10.0, 700.0)
     lines = {"node": IdleLine("node", line, "socket", Provenance.MEASURED)}
     place = idle_path(str(store.journals.parent / "runs.db"), "machine")
     save_idle(place, IdleRecord("machine", "node1", "6.1", START_S - 86_400, lines))
-    assert advice_on(store, record) == []  # nobody knows yet how long it will wait
+    assert advice_on(store, record) == []  # its waiting time is still unknown
     written(busy(), run_id="run-2", started_wall_s=START_S + 60 + 7_200)
     (advice,) = advice_on(store, record)
     assert advice.rule == "idle-node"

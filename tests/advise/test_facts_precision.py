@@ -1,4 +1,4 @@
-"""Promises of recorded precision: what counts as said, and by whom."""
+"""Promises of recorded precision: which statements count, and from which source."""
 
 import pytest
 
@@ -23,14 +23,16 @@ from wattloop.store.runs import RunRecord
         ("", None),
     ],
 )
-def test_arguments_that_say_it(words: str, expected: str | None) -> None:
-    """Promise: names of common launchers are understood; a number elsewhere is no precision."""
+def test_precision_from_arguments(words: str, expected: str | None) -> None:
+    """Promise: arguments of common launchers are understood; a number elsewhere is not a
+    precision.
+    """
     found = recorded_precision(RunRecord(run_id="a", command=["python", *words.split()]))
     assert (found.name if found else None) == expected
 
 
-def test_a_training_loop_knows_better_than_its_command() -> None:
-    """Promise: what an integration recorded wins over arguments."""
+def test_a_training_loop_takes_precedence_over_its_command() -> None:
+    """Promise: a record of an integration takes precedence over arguments."""
     record = RunRecord(run_id="a", command=["python", "--precision", "32"])
     found = recorded_precision(record, [{"type": "precision", "value": "bf16-mixed"}])
     assert found is not None

@@ -1,4 +1,4 @@
-"""Promises of what was tried before: the newest sweep of the same command decides on caps."""
+"""Promises of earlier experiments: the newest sweep of the same command decides on caps."""
 
 from typing import Any
 
@@ -11,7 +11,9 @@ AXIS = "gpu:0/power_limit"
 
 
 def sweep(store: Store, name: str, points: dict[str, tuple[float, float]], **facts: Any) -> None:
-    """A finished sweep: cap -> (energy gain, time gain) in per cent, 700 W the default."""
+    """Store a finished sweep: cap -> (energy gain, time gain) in percent, with a default of 700
+    W.
+    """
     levels = [{"label": f"{cap} W", "number": float(cap)} for cap in (*points, "700")]
     summary = {
         "provenance": "measured",
@@ -41,7 +43,9 @@ def sweep(store: Store, name: str, points: dict[str, tuple[float, float]], **fac
 
 
 def test_a_sweep_of_the_same_command_is_cited(store: Store, written: Written) -> None:
-    """Promise: its best cap within 5% of the time is named with its date; no cap is searched."""
+    """Promise: its best cap within 5% of the time is named with its date; no search is
+    suggested.
+    """
     sweep(store, "sweep-a", {"400": (31.0, -12.0), "500": (17.0, -3.0), "600": (9.0, -1.0)})
     (advice,) = advice_on(store, written(busy(MEMORY)))
     assert advice.title == "A cap of 500 W would do"
@@ -52,8 +56,8 @@ def test_a_sweep_of_the_same_command_is_cited(store: Store, written: Written) ->
     )
 
 
-def test_a_sweep_that_found_nothing_ends_the_matter(store: Store, written: Written) -> None:
-    """Promise: what was measured beats what is predicted."""
+def test_a_sweep_without_a_better_cap_ends_the_advice(store: Store, written: Written) -> None:
+    """Promise: a measured result takes precedence over a prediction."""
     sweep(store, "sweep-a", {"400": (31.0, -12.0), "600": (1.0, -1.0)})
     assert advice_on(store, written(busy(MEMORY))) == []
 

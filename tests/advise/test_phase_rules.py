@@ -1,4 +1,4 @@
-"""Promises of the rules on phases: waste is named with what is avoidable, natural shares are not.
+"""Promises of the rules on phases: waste is named with its avoidable part, natural shares are not.
 
 Each run lasts two minutes at 60 W of the processor unless told; the phases are what the hook of
 `wattloop run` would have recorded of it.
@@ -65,7 +65,7 @@ USUAL = {
 def test_a_large_share_is_named_and_a_usual_one_is_not(
     store: Store, written: Written, rule: str
 ) -> None:
-    """Promise: each phase that takes more than it has to is named, alone; usual shares are not."""
+    """Promise: each phase that takes more than it has to is named, and usual shares are not."""
     (advice,) = advise(
         store, written, events=phases(**WASTEFUL[rule]), cpu_utilisation=0.1, run_id="wasteful"
     )
@@ -99,7 +99,7 @@ def test_short_runs_and_servers_are_not_judged_by_their_phases(
 def test_savings_are_the_avoidable_part_and_say_how_they_are_known(
     store: Store, written: Written, rule: str, saved_j: float, marked: str
 ) -> None:
-    """Promise: joules of what can be left out, and `at most` where that is an upper bound."""
+    """Promise: the saving is the avoidable energy, marked `at most` where it is an upper bound."""
     events = phases(**WASTEFUL[rule])
     (advice,) = advise(store, written, events=events, cpu_utilisation=0.1)
     assert advice.saving_j == pytest.approx(saved_j, rel=0.02)
@@ -110,7 +110,7 @@ def test_savings_are_the_avoidable_part_and_say_how_they_are_known(
 
 
 def test_commands_change_the_argument_that_matters(store: Store, written: Written) -> None:
-    """Promise: intervals of evaluations and checkpoints become longer, compiled code is cached."""
+    """Promise: intervals of evaluations and checkpoints get longer, and compiled code is cached."""
     command = ("python", "train.py", "--eval_steps", "50", "--save_steps=100")
     events = phases(
         compilation=(20.0, 30), start_up=(30.0, 1), evaluation=(30.0, 10), checkpoint=(10.0, 10)
@@ -129,7 +129,7 @@ def test_commands_change_the_argument_that_matters(store: Store, written: Writte
 
 
 def test_a_single_evaluation_or_checkpoint_is_needed(store: Store, written: Written) -> None:
-    """Promise: what happens once cannot happen less often."""
+    """Promise: a phase that happens once cannot happen less often."""
     events = phases(evaluation=(40.0, 1), checkpoint=(20.0, 1))
     assert advise(store, written, events=events) == []
 
@@ -167,7 +167,7 @@ def starved(**script: Any) -> dict[str, Any]:
 
 
 def test_waits_for_the_loader_are_evidence(store: Store, written: Written) -> None:
-    """Promise: noticed waits name the loader, once, and free cores are in the evidence."""
+    """Promise: recorded waits name the loader once, and free cores are in the evidence."""
     (advice,) = advise(
         store,
         written,
@@ -188,7 +188,7 @@ def test_waits_while_the_gpu_computes_cost_nothing(store: Store, written: Writte
 
 
 def test_a_full_cpu_gets_no_more_workers(store: Store, written: Written) -> None:
-    """Promise: more workers are advised only where they would find a core."""
+    """Promise: more workers are advised only where free cores exist."""
     command = ("python", "train.py", "--workers", "8")
     script = starved(events=phases(waiting=(44.0, 68)), cpu_utilisation=0.97, command=command)
     (advice,) = advise(store, written, CardScript(WAITS), **script)
@@ -197,7 +197,7 @@ def test_a_full_cpu_gets_no_more_workers(store: Store, written: Written) -> None
 
 
 def test_a_loader_that_was_ready_is_not_blamed(store: Store, written: Written) -> None:
-    """Promise: rests that the loader's waits do not explain are those of the program itself."""
+    """Promise: pauses that the loader's waits do not explain are the program's own."""
     script = starved(events=phases(waiting=(2.0, 68)))
     (advice,) = advise(store, written, CardScript(WAITS), **script)
     assert advice.rule == "starved-loader"
@@ -233,7 +233,9 @@ def lacks(store: Store, record: RunRecord) -> dict[str, str]:
 
 
 def test_silent_rules_say_what_they_lack(store: Store, written: Written) -> None:
-    """Promise: no GPU, no steps, too short: each silent rule names the first that it lacks."""
+    """Promise: without a GPU, without steps, or too short: each silent rule names the first one
+    it lacks.
+    """
     bare = lacks(store, written(run_id="bare", duration_s=LASTS_S))
     assert bare["idle-gpu"].startswith("no GPU was read")
     assert bare["compile-share"].startswith("wattloop run noticed no steps")
