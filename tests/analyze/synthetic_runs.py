@@ -1,4 +1,4 @@
-"""Generated runs with the shape of the source documents' data, and known truths in them."""
+"""Generated runs with the shape of the source documents' data and known effects."""
 
 import csv
 import random
@@ -30,7 +30,7 @@ CALI3_ACCURACY = {8: 0.9436, 16: 0.9441, 32: 0.9430, 64: 0.9420}
 
 
 def greenscreen_runs(count: int = 80, seed: int = 1) -> list[Row]:
-    """Random search as in Burmester et al.: batch size decides on the energy of an epoch."""
+    """Random search as in Burmester et al.: batch size determines the energy of an epoch."""
     rng = random.Random(seed)
     rows = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Promises of findings: text, cells and plain data say the same."""
+"""Promises of findings: text, cells and plain data agree."""
 
 import json
 
@@ -46,7 +46,7 @@ def test_plain_data_keeps_what_is_not_shown():
 
 
 def test_cells_are_short_and_missing_is_a_dash():
-    """Four digits, whole numbers as they are."""
+    """Four digits, and whole numbers in full."""
     values = (None, float("nan"), True, 7, 0.123456, 12345.6, 1e-7, "x")
     assert [cell(v) for v in values] == [
         *("-", "-", "yes", "7", "0.1235", "12,346", "1e-07", "x"),

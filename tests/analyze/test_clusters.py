@@ -44,7 +44,7 @@ def test_the_five_clusters_of_the_document_come_back(table):
     assert found.rows[4]["energy_wh"] == pytest.approx(512, abs=2)
 
 
-def test_a_split_that_nothing_depends_on_is_seen_through(table):
+def test_a_split_without_effect_on_results_is_recognised(table):
     """The first pass of five clusters splits along the TPU cores, which change no result."""
     found = clusters(table, "all", k=5)
     influence = next(t for t in found.others if t.name == "influence")
@@ -55,7 +55,7 @@ def test_a_split_that_nothing_depends_on_is_seen_through(table):
 
 
 def test_the_second_pass_separates_better(table):
-    """Without what does not matter the silhouette rises, and those columns are not used."""
+    """Without irrelevant columns the silhouette rises, and those columns are not used."""
     found = clusters(table, "all")
     first = next(note for note in found.notes if note.startswith("silhouette of the first pass"))
     assert found.silhouette > float(first.rpartition(" ")[2]) + 0.1
@@ -111,14 +111,14 @@ def test_components_are_those_of_the_variance(table):
         ({"results": ["energy"]}, "did you mean 'energy_wh'"),
     ],
 )
-def test_what_makes_no_clusters_is_refused(table, options, message):
-    """Too many, too few, unknown, text."""
+def test_unusable_input_is_refused(table, options, message):
+    """Too many, too few, an unknown column, or text."""
     with pytest.raises(ConfigError, match=message):
         clusters(table, **options)
 
 
 def test_rows_that_are_all_equal_make_no_clusters():
-    """Nothing varies, or fewer different rows than clusters."""
+    """All values are equal, or fewer rows differ than there are clusters."""
     rows = [{"cap": n % 2, "energy_j": 1.0} for n in range(6)]
     with pytest.raises(ConfigError, match="no result varies"):
         clusters(table_of(rows, name="t"))
@@ -128,7 +128,7 @@ def test_rows_that_are_all_equal_make_no_clusters():
 
 
 def test_rows_with_gaps_are_left_out():
-    """And counted; a constant column is named."""
+    """They are counted, and a constant column is named."""
     rows = [{**r, "epochs": 5} for r in cali3_runs()]
     rows[7]["eval_loss"] = None
     found = clusters(table_of(rows, name="t"), "results", k=4)
@@ -138,7 +138,7 @@ def test_rows_with_gaps_are_left_out():
 
 
 def test_a_result_that_few_rows_have_is_left_out_not_the_rows(table):
-    """Of a search, few configurations reach their target; the others are clustered all the same."""
+    """Few configurations of a search reach their target; the others are clustered all the same."""
     rows = [{**r, "to_target_j": 5.0 + n if n < 20 else None} for n, r in enumerate(cali3_runs())]
     found = clusters(table_of(rows, name="c"), "results", k=3)
     assert found.facts["rows"] == len(rows)
@@ -149,7 +149,7 @@ def test_a_result_that_few_rows_have_is_left_out_not_the_rows(table):
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_components_of_two_columns_have_signs_of_their_own(turned):
-    """Their entries are equal in size, so that rounding must not decide which is made positive."""
+    """Their entries are equal in size, so rounding must not decide which one is made positive."""
     rng = np.random.default_rng(5)
     for _ in range(20):
         x = rng.normal(size=30)

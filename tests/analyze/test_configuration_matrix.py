@@ -30,7 +30,7 @@ def test_runs_go_from_worst_to_best():
 
 
 def test_the_level_that_matters_stands_apart():
-    """Batch 4 is in the worst runs, batch 128 in the best; levels that do nothing in the middle."""
+    """Batch 4 is in the worst runs, batch 128 in the best; irrelevant levels are in the middle."""
     found = configuration_matrix(table_of(greenscreen_runs(400), name="g"), "energy_wh")
     rows = {(r["parameter"], r["level"]): r for r in found.rows}
     assert rows["batch_size", "4"]["standing"] < 0.25
@@ -42,7 +42,7 @@ def test_the_level_that_matters_stands_apart():
 
 
 def test_a_parameter_of_very_many_values_is_shown_in_four_groups():
-    """And it is said."""
+    """The result says that it grouped them."""
     rows = [{"lr": n / 100, "energy_j": float(n)} for n in range(1, 41)]
     found = configuration_matrix(table_of(rows, name="t", parameters=["lr"]), "energy_j")
     assert len(found.levels) == 4
@@ -51,7 +51,7 @@ def test_a_parameter_of_very_many_values_is_shown_in_four_groups():
 
 
 def test_a_matrix_without_order_or_levels_is_refused():
-    """All equal, or nothing to show."""
+    """All runs are equal, or no parameter has levels."""
     rows = [{"lr": 0.1 * n, "energy_j": 1.0, "time_s": float(n)} for n in range(1, 4)]
     table = table_of(rows, name="t")
     with pytest.raises(ConfigError, match="'energy_j' is 1 in every row"):
@@ -60,8 +60,8 @@ def test_a_matrix_without_order_or_levels_is_refused():
         configuration_matrix(table, "time_s", parameters=[])
 
 
-def test_equal_runs_are_reckoned_with():
-    """z is Mann and Whitney's with the correction for ties, as scipy has it."""
+def test_ties_are_corrected_for():
+    """z is Mann and Whitney's with the correction for ties, as in scipy."""
     stats = pytest.importorskip("scipy.stats", reason="the extra 'analyze' is not installed")
     rng = np.random.default_rng(6)
     rows = [{"p": "abc"[rng.integers(3)], "epochs": int(rng.integers(3))} for _ in range(60)]
@@ -77,6 +77,6 @@ def test_equal_runs_are_reckoned_with():
 
 
 def test_a_parameter_may_be_what_runs_are_sorted_by():
-    """It is then no column of the matrix."""
+    """It is then not a column of the matrix."""
     found = configuration_matrix(table_of(greenscreen_runs(), name="g"), "batch_size")
     assert "batch_size" not in {parameter for parameter, _ in found.levels}

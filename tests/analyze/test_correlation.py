@@ -41,13 +41,13 @@ def test_r_rho_and_p_are_those_of_scipy():
 
 
 def test_ranks_of_equal_values_are_shared():
-    """As scipy's rankdata."""
+    """Ranks are those of scipy's rankdata."""
     values = np.array([3.0, 1.0, 3.0, 2.0, 3.0])
     assert ranks(values).tolist() == stats.rankdata(values).tolist()
 
 
 def test_two_levels_count_as_0_and_1_and_other_text_is_left_out():
-    """Both are said, and a column that never changes is named."""
+    """The result names both columns, and one that never changes."""
     found = correlations(table_of(made(), name="t"), "power_w")
     row = next(r for r in found.rows if r["other"] == "fp16")
     assert row["r"] > 0.7

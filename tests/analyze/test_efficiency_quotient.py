@@ -79,8 +79,8 @@ def test_a_run_without_energy_has_no_quotient():
         quotients(table_of(rows[1:], name="t", parameters=[], results=["accuracy", "energy_j"]))
 
 
-def test_what_makes_no_quotient_is_refused():
-    """A loss, no quality at all, an unknown variant, chance that is no share."""
+def test_unusable_input_is_refused():
+    """A loss, no quality at all, an unknown variant, or a chance level that is not a share."""
     rows = [{"eval_loss": 0.5, "energy_j": 1.0}]
     with pytest.raises(ConfigError, match="no column of quality"):
         quotients(table_of(rows, name="t"))
@@ -120,7 +120,7 @@ def test_the_top_tables_are_three_and_keep_the_threshold():
 
 
 def test_the_best_by_the_whole_run_say_so():
-    """Energy of a run is not called that of an epoch."""
+    """Energy of a run is not called energy of an epoch."""
     table = table_of(greenscreen_runs(), name="g")
     found = top_runs(table, found=quotients(table, "total"))
     assert "energy per run (Wh)" in found.headers
@@ -129,7 +129,7 @@ def test_the_best_by_the_whole_run_say_so():
 
 
 def test_epochs_that_a_run_did_not_have_are_not_taken():
-    """Warm-up and most epochs are settings; a column of text is refused."""
+    """Warm-up and most epochs are settings, and a column of text is refused."""
     rows = [
         {"warmup_epochs": 2, "max_epochs": 90, "epochs": 10, "name": n, "schedule": "step"}
         | {"accuracy": 0.9, "energy_j": 100.0}

@@ -1,4 +1,6 @@
-"""Promises of importances: what makes the spread comes first, what does nothing gets nothing."""
+"""Promises of importances: the cause of the spread comes first, and irrelevant parameters get
+zero.
+"""
 
 import sys
 
@@ -12,7 +14,7 @@ from wattloop.core.errors import ConfigError
 
 
 def test_the_share_between_groups_is_epsilon_squared():
-    """1 when groups decide; near 0, and not above by chance, when they mean nothing."""
+    """1 where groups decide; near 0, and not above by chance, where they mean nothing."""
     values = np.array([1.0, 1.0, 5.0, 5.0])
     assert variance_share(values, np.array([0, 0, 1, 1])) == 1.0
     rng = np.random.default_rng(0)
@@ -22,7 +24,7 @@ def test_the_share_between_groups_is_epsilon_squared():
 
 
 def test_numbers_of_many_values_are_grouped():
-    """Ten groups of equal size."""
+    """They form ten groups of equal size."""
     table = table_of([{"lr": n / 1e4, "e_j": 1.0} for n in range(200)], name="t")
     assert np.bincount(level_groups(table, "lr")).tolist() == [20] * 10
 
@@ -40,8 +42,8 @@ def test_batch_size_decides_on_energy_as_in_the_document(method):
     assert found.method == method
 
 
-def test_without_optuna_our_own_method_is_used_and_said(monkeypatch):
-    """And asking for fanova names the command that installs it."""
+def test_without_optuna_the_fallback_is_used_and_named(monkeypatch):
+    """Asking for fanova names the command that installs it."""
     monkeypatch.setitem(sys.modules, "optuna", None)
     table = table_of(greenscreen_runs(), name="g")
     found = importances(table, "energy_wh")
@@ -51,8 +53,8 @@ def test_without_optuna_our_own_method_is_used_and_said(monkeypatch):
         importances(table, "energy_wh", method="fanova")
 
 
-def test_what_cannot_be_weighed_is_refused():
-    """A target that never changes, no parameter that does, an unknown method."""
+def test_unusable_input_is_refused():
+    """A target that never changes, no parameter that does, or an unknown method."""
     rows = [{"lr": 0.1, "batch": n % 2, "energy_j": 1.0, "time_s": float(n)} for n in range(6)]
     table = table_of(rows, name="t", parameters=["lr", "batch"])
     for options, message in (
@@ -67,7 +69,7 @@ def test_what_cannot_be_weighed_is_refused():
 
 
 def test_functional_anova_leaves_the_rest_to_interactions():
-    """Half of the spread is made by two parameters together: their own shares do not add to 1."""
+    """Two parameters together make half of the spread, so their own shares do not add to 1."""
     pytest.importorskip("optuna", reason="the extra 'tune' is not installed")
     pytest.importorskip("sklearn", reason="the extra 'analyze' is not installed")
     rng = np.random.default_rng(7)

@@ -1,4 +1,4 @@
-"""Promises of `intervals`: textbook numbers, and outliers that stand out to anybody."""
+"""Promises of `intervals`: textbook numbers, and marked outliers."""
 
 import random
 import statistics
@@ -31,7 +31,7 @@ def test_the_interval_holds_the_mean_as_often_as_it_says() -> None:
 
 
 def test_a_single_value_has_no_spread_and_none_no_mean() -> None:
-    """Unknown is not zero."""
+    """An unknown value is not zero."""
     single = estimate([3.0])
     assert single is not None
     assert (single.mean, single.sd, single.half_width, single.relative) == (3.0, None, None, None)
@@ -48,12 +48,14 @@ def test_half_width_is_that_of_the_t_interval() -> None:
 
 
 def test_the_value_that_does_not_belong_is_marked() -> None:
-    """Far from the others by their own spread; equal values do not make neighbours strangers."""
+    """Far from the others by their own spread; equal values do not make their neighbours
+    outliers.
+    """
     assert is_outlier([10.0, 10.1, 9.9, 10.0, 15.0]) == [False] * 4 + [True]
     assert is_outlier([10.0, 10.0, 10.0, 10.0, 10.01]) == [False] * 5
     assert is_outlier([10.0, 10.0, 10.0, 10.0, 11.0]) == [False] * 4 + [True]
 
 
 def test_few_values_have_no_outliers() -> None:
-    """Of four, nobody knows which one is odd."""
+    """Four values do not show which one is the outlier."""
     assert is_outlier([1.0, 1.0, 1.0, 99.0]) == [False] * 4

@@ -54,8 +54,8 @@ def test_every_metric_has_an_objective_where_better_is_smaller(metric):
     assert score(better) < score(REFERENCE)
 
 
-def test_a_wrong_metric_or_k_says_what_is_right():
-    """The message names the metrics there are, and the range of k."""
+def test_a_wrong_metric_or_k_names_the_valid_ones():
+    """The message names the existing metrics and the range of k."""
     with pytest.raises(ConfigError, match=r"unknown metric 'epd'; known are energy, time"):
         objective("epd", REFERENCE)
     for k in (1.0, 0.5, float("nan"), float("inf")):

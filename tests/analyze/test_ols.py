@@ -1,4 +1,4 @@
-"""Promises of the regression: every level has its row, and it is that of statsmodels."""
+"""Promises of the regression: every level has its row, and the figures are those of statsmodels."""
 
 import subprocess
 import sys
@@ -105,8 +105,8 @@ def test_the_published_r2_f_and_adjusted_r2_belong_together():
     assert 1 - (1 - r2) * (runs - 1) / freedom == pytest.approx(0.906, abs=6e-4)
 
 
-def test_parameters_that_cannot_be_told_apart_are_named_and_have_no_numbers():
-    """Eval batch size linked to train batch size (document 000); the rest stays identified."""
+def test_parameters_that_are_not_identified_are_named_without_numbers():
+    """Eval batch size is linked to train batch size (document 000); the rest stays identified."""
     rows = [{**r, "eval_batch": r["batch_size"]} for r in greenscreen_runs(200)]
     chosen = ["batch_size", "eval_batch", "optimizer"]
     found = regression(table_of(rows, name="g", parameters=chosen), "energy_wh")
@@ -122,8 +122,8 @@ def test_parameters_that_cannot_be_told_apart_are_named_and_have_no_numbers():
     assert found.r2 == pytest.approx(alone.r2)
 
 
-def test_large_numbers_that_cannot_be_told_apart_have_no_numbers_either():
-    """A slope per sample of a data set of millions is tiny; that is not the same as determined."""
+def test_large_values_that_are_not_identified_have_no_numbers_either():
+    """A slope per sample of a data set of millions is tiny, but that does not determine it."""
     rng = np.random.default_rng(4)
     rows = [
         {"samples": 1e8 * n, "tokens": 2e8 * n + 5, "optimizer": "ab"[n % 2]}
@@ -138,7 +138,7 @@ def test_large_numbers_that_cannot_be_told_apart_have_no_numbers_either():
 
 
 def test_two_pairs_of_linked_parameters_are_two_groups():
-    """Dependencies that have nothing to do with each other are not reported as one."""
+    """Independent dependencies are not reported as one."""
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(60):
@@ -150,7 +150,7 @@ def test_two_pairs_of_linked_parameters_are_two_groups():
 
 
 def test_one_level_is_left_out_and_named():
-    """It explains nothing; all of that kind is an error."""
+    """A constant parameter explains nothing; having only such parameters is an error."""
     rows = [{**r, "seed": 3} for r in greenscreen_runs(60)]
     found = regression(table_of(rows, name="g", parameters=["seed", "batch_size"]), "energy_wh")
     assert "left out, one level only: seed" in found.notes
@@ -160,7 +160,9 @@ def test_one_level_is_left_out_and_named():
 
 
 def test_numbers_may_stay_numbers():
-    """A slope per unit, on request or where there are very many values; scale does not matter."""
+    """A number may have one slope, on request or with very many values; its scale does not
+    matter.
+    """
     rng = np.random.default_rng(2)
     rows = [
         {
@@ -181,7 +183,10 @@ def test_numbers_may_stay_numbers():
 
 
 def test_rows_left_out_reveal_what_r2_hides():
-    """Noise explained by many levels: R2 is high, that of rows left out is not, and it is said."""
+    """Many levels explain noise:
+
+    R2 is high, that of held-out rows is not, and the result says so.
+    """
     rng = np.random.default_rng(1)
     rows = [
         {**{f"p{n}": int(rng.integers(4)) for n in range(8)}, "energy_j": float(rng.normal())}
@@ -194,8 +199,8 @@ def test_rows_left_out_reveal_what_r2_hides():
     assert any("overfitted" in w for w in found.warnings)
 
 
-def test_an_exact_fit_is_not_believed():
-    """Errors of rounding look like significance; it is said that they are not."""
+def test_an_exact_fit_is_warned_about():
+    """Rounding errors look significant, and the result warns of that."""
     rows = [{"p": n % 3, "q": n % 2, "energy_j": 2.0 * (n % 3) + n % 2} for n in range(12)]
     found = regression(table_of(rows, name="t"))
     assert found.r2 == pytest.approx(1)
@@ -203,7 +208,7 @@ def test_an_exact_fit_is_not_believed():
 
 
 def test_the_parameter_that_matters_has_the_largest_share():
-    """The second table: F and partial eta squared by leaving one out."""
+    """The second table has F and partial eta squared from leaving one parameter out."""
     found = regression(table_of(greenscreen_runs(200), name="g"), "energy_wh")
     table = found.others[0]
     assert [r["parameter"] for r in table.rows[:2]] == ["batch_size", "internal"]
@@ -221,14 +226,14 @@ def test_the_parameter_that_matters_has_the_largest_share():
         ("energy_wh", r"12 rows for \d+ coefficients; leave parameters out"),
     ],
 )
-def test_what_cannot_be_explained_is_refused(target, message):
+def test_unusable_input_is_refused(target, message):
     """Constant, text, unknown, or more coefficients than rows."""
     with pytest.raises(ConfigError, match=message):
         regression(table_of(greenscreen_runs(12), name="g"), target)
 
 
 def test_missing_values_leave_rows_out_and_say_so():
-    """Nothing is filled in."""
+    """No value is filled in."""
     rows = greenscreen_runs(100)
     for row in rows[:5]:
         row["energy_wh"] = None
@@ -253,7 +258,7 @@ def test_it_loads_nothing_heavy():
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_the_folds_that_are_named_are_those_there_were():
+def test_the_folds_named_are_the_folds_used():
     """Seven rows make seven folds, not ten."""
     rows = [{"p": n % 2, "energy_j": float(n)} for n in range(7)]
     found = regression(table_of(rows, name="t", parameters=["p"]))

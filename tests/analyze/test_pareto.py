@@ -1,4 +1,4 @@
-"""Promises of the front: nothing on it is beaten, nothing off it is not, and ties stay together."""
+"""Promises of the front: its points are the undominated ones, and ties stay together."""
 
 import itertools
 
@@ -17,19 +17,19 @@ def beaten(one, other):
 
 @pytest.mark.parametrize("columns", [2, 3, 4])
 def test_the_front_is_that_of_the_definition(columns):
-    """Compared with looking at every pair, on small numbers with many ties."""
+    """The result is compared with a check of every pair, on small numbers with many ties."""
     costs = np.random.default_rng(columns).integers(0, 6, (120, columns)).astype(float)
     expected = [not any(beaten(one, other) for other in costs) for one in costs]
     assert nondominated(costs).tolist() == expected
 
 
 def test_equal_points_are_on_the_front_together():
-    """A tie is not a defeat."""
+    """Equal points do not dominate each other."""
     costs = np.array([[1.0, 2.0], [1.0, 2.0], [2.0, 2.0]])
     assert nondominated(costs).tolist() == [True, True, False]
 
 
-def test_directions_decide():
+def test_the_front_follows_the_directions():
     """The front of two columns differs for each of the four directions."""
     rows = [{"a_j": a, "accuracy": b} for a, b in itertools.product((1.0, 2.0), (0.1, 0.2))]
     table = table_of(rows, name="t")
@@ -46,7 +46,7 @@ def test_directions_decide():
 
 
 def test_the_knee_is_where_giving_up_little_gains_most():
-    """Farthest from the chord; for three objectives nearest to the best of everything."""
+    """Farthest from the chord; for three objectives nearest to the best of each."""
     costs = np.array([[0.0, 10.0], [1.0, 2.0], [5.0, 1.0], [10.0, 0.0]])
     assert find_knee(costs, "chord") == 1
     assert find_knee(costs, "utopia") == 1
@@ -57,7 +57,7 @@ def test_the_knee_is_where_giving_up_little_gains_most():
 
 
 def test_energy_and_quality_are_the_usual_objectives():
-    """Else energy and time; rows that miss one are left out and counted."""
+    """Otherwise energy and time; rows without one of them are left out and counted."""
     rows = cali3_runs()
     assert default_objectives(table_of(rows, name="t")) == {"energy_wh": False, "accuracy": True}
     bare = table_of([{"energy_j": 1.0, "time_s": 2.0}], name="t")
@@ -70,8 +70,8 @@ def test_energy_and_quality_are_the_usual_objectives():
     assert [k["run"] for k in knees] == [found.knee]
 
 
-def test_what_makes_no_front_is_refused():
-    """One objective, an unknown knee, a chord in space."""
+def test_unusable_input_is_refused():
+    """One objective, an unknown knee, or a chord of three objectives."""
     table = table_of(cali3_runs(), name="t")
     for objectives, knee, message in (
         ({"energy_wh": False}, None, "two objectives or more"),

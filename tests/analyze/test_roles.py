@@ -34,18 +34,18 @@ def one(**values):
     ],
 )
 def test_energy_is_in_joules_whatever_the_name(column, value, joules):
-    """Units are in names."""
+    """The name gives the unit."""
     assert find_energy(one(**{column: value})).values[0] == pytest.approx(joules)
 
 
 def test_the_energy_of_the_whole_comes_before_that_of_a_part():
-    """Also where parts stand first; a gain is no energy."""
+    """The order of columns does not matter, and a gain is not an energy."""
     table = one(cpu_energy_j=1.0, energy_gain_pct=9.0, energy_j=2.0, time_s=1.0)
     assert find_energy(table).column == "energy_j"
 
 
-def test_a_name_without_a_unit_is_taken_as_si_and_it_is_said():
-    """Nobody should find out later."""
+def test_a_name_without_a_unit_is_taken_as_si_with_a_note():
+    """The result states the assumption."""
     assert "taken as s" in find_time(one(runtime=3.0)).note
     with pytest.raises(ConfigError, match="'time_s' is in s, not in J"):
         find_energy(one(time_s=1.0), "time_s")
@@ -66,7 +66,7 @@ def test_a_name_without_a_unit_is_taken_as_si_and_it_is_said():
     ],
 )
 def test_a_unit_that_is_not_known_is_not_taken_as_si(found_by, column):
-    """A thousandth or a thousand times is no assumption to go on with; other analyses do."""
+    """An error by a factor of a thousand is not assumed away; other analyses continue."""
     table = one(**{column: 3.0}, accuracy=0.5)
     with pytest.raises(ConfigError, match=f"'{column}': the unit .* is not known here; known are"):
         found_by(table)
@@ -74,7 +74,7 @@ def test_a_unit_that_is_not_known_is_not_taken_as_si(found_by, column):
 
 
 def test_an_energy_below_zero_is_refused():
-    """As the least of all it would be the best."""
+    """As the smallest value it would rank as the best."""
     rows = [{"energy_wh": e, "accuracy": 0.5} for e in (1.0, -2.5, None)]
     with pytest.raises(ConfigError, match=r"energy_wh is -2.5 in row 2: no energy is below 0"):
         find_energy(table_of(rows, name="t"))
@@ -88,15 +88,15 @@ def test_per_cent_become_shares():
     assert find_quality(one(f1_score=37.0)).values[0] == 37.0
 
 
-def test_training_and_validation_are_told_apart():
-    """Equation 1 takes training accuracy; the front takes what was held out."""
+def test_training_and_validation_are_distinguished():
+    """Equation 1 takes training accuracy, and the front takes held-out accuracy."""
     table = table_of(greenscreen_runs(5), name="g")
     assert find_quality(table).column == "train_accuracy"
     assert find_quality(table, held_out=True).column == "val_accuracy"
 
 
 def test_energy_is_made_of_power_and_time_where_there_is_none():
-    """Per run or per epoch, and it is said; a table that has energy stays as it is."""
+    """Per run or per epoch, and the result says so; a table with energy stays as it is."""
     run = with_energy(one(power_w=100.0, time_s=30.0))
     assert find_energy(run).values[0] == 3_000.0
     assert "energy_j = power_w x time_s" in run.notes
@@ -110,7 +110,7 @@ def test_energy_is_made_of_power_and_time_where_there_is_none():
 
 
 def test_the_usual_target_is_energy_and_per_epoch_where_epochs_differ():
-    """A total tells how long a run was allowed to train."""
+    """A total depends on how long a run was allowed to train."""
     rows = [{"lr": n, "energy_j": 1.0 * n, "energy_per_epoch_j": 1.0, "epochs": n} for n in (1, 2)]
     assert default_target(table_of(rows, name="t")) == "energy_per_epoch_j"
     same = [{**row, "epochs": 3} for row in rows]

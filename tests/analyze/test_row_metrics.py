@@ -1,4 +1,4 @@
-"""Promises of metrics by row: the same numbers as `metrics`, against a row that is named."""
+"""Promises of metrics by row: the same numbers as `metrics`, against a named row."""
 
 import pytest
 
@@ -30,12 +30,14 @@ def test_metrics_of_every_row_against_the_named_one():
 
 @pytest.mark.parametrize("name", ["cap=300", "full"])
 def test_the_reference_is_a_name_or_a_condition(name):
-    """Both find the same row."""
+    """Both select the same row."""
     assert row_metrics(table_of(ROWS, name="t"), name).facts["reference"] == "full"
 
 
 def test_default_runs_are_the_reference_by_themselves():
-    """The mean of several; none leaves what needs one missing, with a warning."""
+    """Several default runs are averaged; without one, dependent metrics are missing, with a
+    warning.
+    """
     rows = [
         {"time_s": 10.0, "energy_j": e, "is_default": d}
         for e, d in ((90.0, True), (110.0, True), (50.0, False))
@@ -47,8 +49,8 @@ def test_default_runs_are_the_reference_by_themselves():
     assert "no reference row" in bare.warnings[0]
 
 
-def test_a_reference_that_cannot_be_is_refused():
-    """Unknown, ambiguous, or without energy; and a k that is none."""
+def test_an_invalid_reference_is_refused():
+    """Unknown, ambiguous or without energy, or an invalid k."""
     table = table_of(ROWS, name="t")
     for name, message in (
         ("fulll", "did you mean 'full'"),

@@ -1,4 +1,4 @@
-"""Promises of tables: values as they are, missing ones missing, mistakes named."""
+"""Promises of tables: values are unchanged, missing ones are missing, and mistakes are named."""
 
 import math
 
@@ -20,8 +20,10 @@ def made():
     return table_of(ROWS, name="runs")
 
 
-def test_what_is_missing_is_missing_and_not_zero():
-    """None, NaN and infinity are NaN among numbers, and leave a complete table, counted."""
+def test_missing_values_are_not_zero():
+    """None, NaN and infinity are NaN among numbers; a complete table leaves them out and counts
+    them.
+    """
     table = made()
     assert np.isnan(table.numbers("accuracy")).tolist() == [False, True, False]
     assert np.isnan(table.numbers("energy_j")).tolist() == [False, False, True]
@@ -31,7 +33,7 @@ def test_what_is_missing_is_missing_and_not_zero():
 
 
 def test_an_unknown_column_names_the_nearest():
-    """A typing mistake is answered with what was meant."""
+    """The error for a typing mistake suggests the intended column."""
     with pytest.raises(ConfigError, match=r"runs: no column 'acuracy'; did you mean 'accuracy'\?"):
         made().column("acuracy")
     with pytest.raises(ConfigError, match="known are lr, optimizer, energy_j, accuracy"):
@@ -39,7 +41,7 @@ def test_an_unknown_column_names_the_nearest():
 
 
 def test_text_is_not_a_number():
-    """The message says which value in which row, and where numbers are."""
+    """The message names the value and the row, and the columns of numbers."""
     with pytest.raises(ConfigError, match=r"'SGD' in row 1; numbers are in energy_j, accuracy"):
         made().numbers("optimizer")
 
@@ -54,7 +56,7 @@ def test_levels_are_ordered_numbers_by_size():
 
 
 def test_one_and_true_are_two_values():
-    """A dictionary takes them for one; a table must not."""
+    """A dictionary treats them as equal keys; a table must not."""
     table = table_of([{"b": 1}, {"b": True}, {"b": 1}], name="t", parameters=["b"])
     assert table.labels("b") == ["1", "true", "1"]
 
@@ -70,14 +72,14 @@ def test_one_and_true_are_two_values():
     ],
 )
 def test_conditions_choose_rows_and_missing_values_never_pass(condition, kept):
-    """`--where` of the command line."""
+    """Conditions are those of `--where`."""
     table = made().where(condition)
     assert list(table.names) == kept
     assert table.left_out == {f"not {condition}": 3 - len(kept)}
 
 
-def test_a_condition_that_cannot_be_is_refused():
-    """No comparison, no number, or no row left, each with what to do."""
+def test_an_invalid_condition_is_refused():
+    """An invalid comparison, an invalid number or no remaining row; each error has a remedy."""
     with pytest.raises(ConfigError, match="write a condition as COLUMN>=VALUE"):
         made().where("accuracy")
     with pytest.raises(ConfigError, match="'much' is not a number"):
@@ -89,14 +91,14 @@ def test_a_condition_that_cannot_be_is_refused():
 
 
 def test_too_few_rows_say_why():
-    """What was left out before is part of the answer."""
+    """The message counts the rows that were left out before."""
     table = made().where("lr=0.1")
     with pytest.raises(ConfigError, match=r"2 rows \(1 not lr=0.1\) are too few for clusters"):
         table.needs_rows(3, "clusters")
 
 
 def test_more_is_better_by_name_unless_declared():
-    """A search knows the direction of its metric; a CSV has names only."""
+    """A search declares the direction of its metric; a CSV has names only."""
     table = table_of(
         [{"lr": 1, "eval_loss": 1.0, "accuracy": 1.0, "score": 1.0}],
         name="t",
@@ -106,7 +108,7 @@ def test_more_is_better_by_name_unless_declared():
     assert found == {"eval_loss": False, "accuracy": True, "score": False}
 
 
-def test_what_varies_has_two_values():
+def test_a_varying_column_has_two_values():
     """A gap is not a value, and 64 is 64.0."""
     rows = [{"a": 64, "b": None, "c": 1, "d": None}, {"a": 64.0, "b": 2, "c": 3, "d": None}]
     table = table_of(rows, name="t")

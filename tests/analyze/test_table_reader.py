@@ -1,4 +1,6 @@
-"""Promises of reading: what columns mean is inferred and said; bad files are refused by name."""
+"""Promises of the table reader: roles of columns are inferred and reported; bad files are
+refused.
+"""
 
 import numpy as np
 import pytest
@@ -15,8 +17,8 @@ def written(tmp_path, text, name="runs.csv"):
     return str(path)
 
 
-def test_parameters_and_results_of_the_documents_are_told_apart():
-    """By names and values, and it is said which were taken for what."""
+def test_parameters_and_results_of_the_documents_are_distinguished():
+    """Names and values decide, and the result lists the roles."""
     table = table_of(greenscreen_runs(), name="g")
     assert table.parameters == tuple(GREENSCREEN)
     assert table.results == ("train_accuracy", "val_accuracy", "epochs", "energy_wh", "time_s")
@@ -34,7 +36,7 @@ def test_parameters_and_results_of_the_documents_are_told_apart():
 
 
 def test_declared_columns_are_not_inferred():
-    """And must exist, and cannot be both."""
+    """They must exist, and a column cannot have both roles."""
     rows = [{"a": 1, "b": 2, "c": 3}]
     table = table_of(rows, name="t", parameters=["b"], results=["a"])
     assert (table.parameters, table.results, table.notes) == (("b",), ("a",), ())
@@ -45,7 +47,7 @@ def test_declared_columns_are_not_inferred():
 
 
 def test_names_of_other_tools_are_understood():
-    """Optuna's and W&B's prefixes say that a column was chosen, whatever else its name says."""
+    """Optuna's and W&B's prefixes mark a parameter, whatever the rest of the name says."""
     rows = [{"params_power_w": n, "config.time_s": n, "power_limit_w": n} for n in range(60)]
     table = table_of([{**r, "value_j": r["power_limit_w"] / 7} for r in rows], name="t")
     assert table.parameters == ("params_power_w", "config.time_s", "power_limit_w")
@@ -53,7 +55,7 @@ def test_names_of_other_tools_are_understood():
 
 
 def test_failed_rows_are_left_out_and_counted():
-    """By status, whoever wrote it; a table of failures only is refused."""
+    """Status columns of several tools are understood; a table of failures only is refused."""
     rows = [
         {"lr": 0.1, "energy_j": 1.0, "status": s}
         for s in ("ended", "diverged", "out_of_memory", "diverged", None)
@@ -91,7 +93,7 @@ def test_a_csv_is_read_with_its_types(tmp_path):
     ],
 )
 def test_bad_files_are_refused(tmp_path, text, message):
-    """With the place of the mistake."""
+    """The error names the place of the mistake."""
     with pytest.raises(ConfigError, match=message):
         read_csv(written(tmp_path, text))
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
@@ -99,14 +101,16 @@ def test_bad_files_are_refused(tmp_path, text, message):
 
 
 def test_numbers_of_numpy_are_plain_numbers():
-    """A table made by a program is not full of surprises."""
+    """They become Python numbers."""
     rows = [{"x": np.float64(1.5), "n": np.int64(3), "b": np.bool_(True), "m": np.float32("nan")}]
     table = table_of(rows, name="t")
     assert [type(table.column(c)[0]) for c in "xnbm"] == [float, int, bool, type(None)]
 
 
 def test_a_word_among_the_numbers_of_a_result_is_refused(tmp_path):
-    """As text it would silently be no result any more, and another one be analysed."""
+    """As text it would no longer be a result, and another column would be analysed without a
+    message.
+    """
     text = "lr,energy_wh\n0.1,5\n0.1,6\n0.2,oops\n0.2,7\n0.3,\n"
     with pytest.raises(ConfigError, match=r":4: energy_wh is 'oops', not a number as in 3 other"):
         read_csv(written(tmp_path, text))

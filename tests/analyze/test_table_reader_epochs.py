@@ -1,4 +1,4 @@
-"""Promises of folding: a log with a row per epoch gives equation 1 of Burmester et al.."""
+"""Promises of logs with a row per epoch: they give equation 1 of Burmester et al."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def logged():
         for run, powers in POWERS.items()
         for n, p in enumerate(powers)
     ]  # fmt: skip
-    return rows[::-1]  # in no order to be relied on
+    return rows[::-1]  # the order of rows must not matter
 
 
 def test_the_quotient_of_a_log_is_that_of_its_epochs():
@@ -29,7 +29,7 @@ def test_the_quotient_of_a_log_is_that_of_its_epochs():
 
 
 def test_energy_and_time_of_a_run_are_sums():
-    """And it is said; parameters stay."""
+    """The result says so, and parameters stay."""
     table = fold_epochs(table_of(logged(), name="log"))
     place = table.names.index("b")
     assert table.column("energy_j")[place] == pytest.approx(100 * 30 + 110 * 31)
@@ -41,7 +41,7 @@ def test_energy_and_time_of_a_run_are_sums():
 
 
 def test_a_missing_epoch_leaves_the_sum_missing():
-    """A part that is not known is not zero."""
+    """An unknown part is not zero."""
     rows = logged()
     rows[0]["power_w"] = None
     table = fold_epochs(table_of(rows, name="log"))
@@ -49,7 +49,7 @@ def test_a_missing_epoch_leaves_the_sum_missing():
 
 
 def test_other_tables_stay_as_they_are():
-    """One row per run, or no epochs."""
+    """Tables with one row per run, or without epochs."""
     for rows in ([{"run": 1, "epoch": 5}, {"run": 2, "epoch": 7}], [{"run": 1}, {"run": 1}]):
         table = table_of(rows, name="t")
         assert fold_epochs(table) is table
