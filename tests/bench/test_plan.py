@@ -1,4 +1,4 @@
-"""What is asked for becomes workers, or a reason."""
+"""Promises of the plan: a request becomes workers, or a reason."""
 
 import importlib.util
 import os
@@ -36,14 +36,16 @@ def choice(**words: object) -> BenchRequest:
         ({"seconds": float("nan")}, "use 0.05 to 3600"),
     ],
 )
-def test_wrong_words_are_refused_with_the_known(words: dict[str, object], message: str) -> None:
-    """Before anything runs."""
+def test_unknown_names_are_refused_with_the_known_ones(
+    words: dict[str, object], message: str
+) -> None:
+    """The error lists the known names before any worker starts."""
     with pytest.raises(ConfigError, match=message):
         choice(**words)
 
 
 def test_sizes_per_kernel_and_for_all() -> None:
-    """`medium` is everyone's; `gemm=1e3` is gemm's, who then does not get the default."""
+    """`medium` applies to every kernel; `gemm=1e3` replaces the default of gemm only."""
     asked = choice(kernels="gemm,triad", sizes="medium")
     assert {n: [p.size for p in g] for n, g in selected_kernels(asked).items()} == {
         "gemm": [2_048], "triad": [2**26],
@@ -54,7 +56,7 @@ def test_sizes_per_kernel_and_for_all() -> None:
 
 
 def test_numba_has_its_styles_and_threads() -> None:
-    """Scalar and SIMD on one thread, parallel on each number asked for, pinned."""
+    """Scalar and SIMD on one thread, parallel on each requested number of threads, pinned."""
     if importlib.util.find_spec("numba") is None:
         pytest.skip("pip install 'wattloop[numba]'")
     most = len(usable_cpus())
@@ -66,7 +68,7 @@ def test_numba_has_its_styles_and_threads() -> None:
 
 
 def test_torch_is_compiled_only_when_asked() -> None:
-    """The usual style is eager."""
+    """The default style is eager."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("pip install 'wattloop[torch]'")
     words = {"backends": "torch", "kernels": "triad"}
@@ -75,8 +77,8 @@ def test_torch_is_compiled_only_when_asked() -> None:
     assert {j.style for j in both.jobs} == {"eager", "compiled"}
 
 
-def test_what_is_left_out_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not installed, not on this device, not in this format."""
+def test_each_omission_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not installed, not on this device, or not in this format."""
     plan = make_plan(choice(backends="numpy,cupy", kernels="triad"), HOST)
     assert [(o.what, o.reason) for o in plan.left_out] == [
         ("cupy", "runs on the gpu, not on the cpu")
@@ -96,7 +98,7 @@ def test_what_is_left_out_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_too_large_is_refused(tmp_path: Path) -> None:
-    """By the memory there is, before a worker is started."""
+    """Available memory sets the limit, before a worker is started."""
     (tmp_path / "meminfo").write_text("MemAvailable: 1000000 kB\n")
     host = Host(procfs=tmp_path)
     asked = choice(backends="numpy", kernels="triad", sizes="1e9")
@@ -105,7 +107,7 @@ def test_too_large_is_refused(tmp_path: Path) -> None:
 
 
 def test_threads_go_to_cores_first(tmp_path: Path) -> None:
-    """Two threads of one core share its units: they are the last to be used."""
+    """Two threads of one core share its units, so second threads are used last."""
     for cpu in range(4):
         folder = tmp_path / f"devices/system/cpu/cpu{cpu}/topology"
         folder.mkdir(parents=True)
@@ -119,7 +121,7 @@ def test_threads_go_to_cores_first(tmp_path: Path) -> None:
 
 
 def test_more_threads_than_cpus_are_refused() -> None:
-    """Threads that share a CPU would say nothing about threads."""
+    """Threads that share a CPU would not measure scaling."""
     too_many = len(os.sched_getaffinity(0)) + 1
     with pytest.raises(ConfigError, match=f"--threads {too_many}"):
         make_plan(choice(backends="numpy", kernels="triad", threads=str(too_many)), HOST)

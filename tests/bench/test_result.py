@@ -1,4 +1,4 @@
-"""Figures of one measured kernel, by hand."""
+"""Promises of the figures of one measured kernel, checked by hand."""
 
 import json
 
@@ -12,7 +12,10 @@ from wattloop.core.errors import ConfigError
 
 
 def test_rates_and_energies_are_per_run() -> None:
-    """10 runs of 0.1 s with 80 J: 20 GFLOPS, 5 GB/s, 80 W, 8 J a run of which 3 J are ours."""
+    """10 runs of 0.1 s with 80 J:
+
+    20 GFLOPS, 5 GB/s, 80 W, 8 J a run of which 3 J are the kernel's own.
+    """
     result = made()
     assert result.gflops == pytest.approx(20.0)
     assert result.gb_s == pytest.approx(5.0)
@@ -25,7 +28,7 @@ def test_rates_and_energies_are_per_run() -> None:
 
 
 def test_missing_is_not_zero() -> None:
-    """A scope nobody read, and bytes that need not move, are None."""
+    """A scope without readings, and bytes that need not move, are None."""
     result = made(bytes_moved=0)
     assert result.energy_j("gpu") is None
     assert result.power_w("dram") is None
@@ -43,7 +46,9 @@ def test_scope_follows_the_device() -> None:
 
 
 def test_records_survive_json() -> None:
-    """What one machine writes another reads, derived figures made anew."""
+    """A record written on one machine is read on another, and derived figures are computed
+    again.
+    """
     record = BenchRecord(
         results=[made(), made("triad", status="failed", reason="x", time_s=None, scopes={})],
         left_out=[{"what": "cupy", "reason": "not installed"}],
@@ -68,6 +73,6 @@ def test_records_survive_json() -> None:
     ],
 )
 def test_foreign_files_are_refused(data: dict[str, object], message: str) -> None:
-    """With a sentence."""
+    """The error is one sentence."""
     with pytest.raises(ConfigError, match=message):
         BenchRecord.from_dict(data)

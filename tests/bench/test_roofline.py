@@ -1,4 +1,4 @@
-"""Roofs are those of the same session, device and format."""
+"""Promises of rooflines: they belong to one session, device and format."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_each_kernel_has_its_roof() -> None:
 
 
 def test_a_peak_that_was_not_run_leaves_the_roof_open() -> None:
-    """No data sheet is asked: without gemm or triad nothing is claimed."""
+    """Peaks come from gemm and triad only, never from a data sheet."""
     peaks, points = roofline([STENCIL, TRIAD])
     assert peaks[0].gflops is None
     assert points[0].share is None

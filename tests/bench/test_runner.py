@@ -1,4 +1,4 @@
-"""Kernels measured from outside on a machine with known power."""
+"""Promises of the runner: kernels are measured from outside on a machine with known power."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +41,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 @pytest.fixture
 def session(driver: Driver, tmp_path: Path) -> Iterator[Session]:
-    """A watcher of the package."""
+    """Return a watching session of the package."""
     settings = Settings(meters=("rapl",), store=str(tmp_path / "runs.db"))
     context = Context(Host(sysfs=tmp_path / "sys"), settings)
     session = Session.open(context=context, in_process=False, keep=False)
@@ -59,8 +59,8 @@ def bench(
     return KernelBench(make_plan(choice, Host()), session, idle, **facts)  # type: ignore[arg-type] - facts of any kind
 
 
-def test_energy_is_that_of_the_measured_stretch(session: Session, driver: Driver) -> None:
-    """60 W of which 20 W are idling, over the batches only; rates from the median."""
+def test_energy_is_that_of_the_measured_window(session: Session, driver: Driver) -> None:
+    """Of 60 W, 20 W are idle; only the batches count, and rates come from the median."""
     (result,) = bench(session, seconds=1.5).run()
     assert result.ok, result.reason
     late_w = 2 * POWER_W * driver.longest_s / result.duration_s
@@ -75,7 +75,7 @@ def test_energy_is_that_of_the_measured_stretch(session: Session, driver: Driver
 
 
 def test_a_kernel_that_takes_too_long_costs_only_itself(session: Session) -> None:
-    """A time-out is a result, the next size is measured by a new worker."""
+    """A time-out is a result, and a new worker measures the next size."""
     doing = bench(session, sizes="triad=1e8,triad=1e5", timeout_s=0.25)
     first, second = doing.run()
     assert (first.status, second.status) in {("timeout", "ok"), ("timeout", "timeout")}
@@ -84,7 +84,7 @@ def test_a_kernel_that_takes_too_long_costs_only_itself(session: Session) -> Non
 
 
 def test_only_the_gpu_at_work_counts() -> None:
-    """Seven idle neighbours are not the kernel's; nested domains count once."""
+    """Seven idle GPUs are not the kernel's, and nested domains count once."""
     window = WindowResult(
         "w", 1, None, 0.0, 2.0,
         domains=(
@@ -120,7 +120,7 @@ def test_idle_by_threads_finds_the_same_power(session: Session) -> None:
     assert lines["cpu:0/package"].beta_w == pytest.approx(POWER_W, rel=0.5)
 
 
-def test_results_are_kept_as_they_come(tmp_path: Path, session: Session) -> None:
+def test_results_are_stored_as_they_come(tmp_path: Path, session: Session) -> None:
     """Each result is in the store before the next begins; the newest is found as `last`."""
     plan = bench(session).plan
     with open_store(tmp_path / "kept.db") as store:
@@ -140,7 +140,7 @@ def test_results_are_kept_as_they_come(tmp_path: Path, session: Session) -> None
 
 
 def test_a_store_that_fails_costs_a_warning(tmp_path: Path, session: Session) -> None:
-    """Never a result."""
+    """No result is lost."""
     store = open_store(tmp_path / "kept.db")
     store.read_only = True
     keeper = BenchRecorder(store, bench(session).plan, wall_s=1e9)

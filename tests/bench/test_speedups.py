@@ -1,4 +1,4 @@
-"""Speed-ups of the thesis's tables 3.15 and 3.16, and where threads stop paying."""
+"""Promises of speed-ups: the thesis's tables 3.15 and 3.16, and the useful number of threads."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from wattloop.bench.speedups import speedups, threads_stop_paying
 
 
 def threads(count: int, time_s: float, energy_j: float, **facts: object) -> KernelResult:
-    """A result of 10 runs that took `energy_j` in all."""
+    """Return a result of 10 runs that took `energy_j` in all."""
     scopes = {"cpu": energy(energy_j, energy_j / 2), "dram": energy(energy_j / 10)}
     return made(threads=count, time_s=time_s, scopes=scopes, **facts)
 
@@ -25,7 +25,7 @@ def test_simd_is_compared_with_scalar() -> None:
 
 
 def test_threads_are_compared_with_one() -> None:
-    """`parallel` on one thread if it was run, else the same loop as `simd`."""
+    """`parallel` on one thread where it was run, else the same loop as `simd`."""
     one, simd = threads(1, 1.0, 100.0), threads(1, 0.9, 90.0, style="simd")
     four = threads(4, 0.25, 50.0)
     assert speedups([one, simd, four])[-1].time == pytest.approx(4.0)
@@ -34,7 +34,7 @@ def test_threads_are_compared_with_one() -> None:
 
 
 def test_application_energy_below_its_uncertainty_is_not_compared() -> None:
-    """A ratio of two noises is not a speed-up."""
+    """A ratio of two noisy values is not a speed-up."""
     one = made(scopes={"cpu": energy(100.0, 0.5)})
     two = made(threads=2, scopes={"cpu": energy(60.0, 30.0)})
     assert speedups([one, two])[-1].application is None
@@ -42,7 +42,7 @@ def test_application_energy_below_its_uncertainty_is_not_compared() -> None:
 
 
 def test_other_kernels_sizes_and_formats_are_no_reference() -> None:
-    """Only the same work is compared, and GPUs not at all."""
+    """Only the same work is compared, and GPUs are left out."""
     four = threads(4, 0.25, 50.0)
     others = [
         threads(1, 1.0, 1.0, kernel="triad"), threads(1, 1.0, 1.0, size=9),
@@ -65,12 +65,12 @@ def test_energy_may_stop_falling_before_time() -> None:
 
 
 def test_noise_is_not_a_gain() -> None:
-    """A per cent less energy on twice the threads is not worth them."""
+    """One percent less energy does not justify twice the threads."""
     (found,) = threads_stop_paying([threads(1, 1.0, 100.0), threads(2, 0.99, 99.0)])
     assert (found.energy_threads, found.time_threads) == (1, 1)
 
 
-def test_without_energy_only_time_is_said() -> None:
+def test_without_energy_only_time_is_reported() -> None:
     """Missing is not zero."""
     rows = [made(threads=1, scopes={}), made(threads=2, time_s=0.05, scopes={})]
     (found,) = threads_stop_paying(rows)

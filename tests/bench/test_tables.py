@@ -1,4 +1,4 @@
-"""Tables of the thesis, made from results."""
+"""Promises of tables: the thesis's tables, made from results."""
 
 from tests.support.synthetic_kernels import energy, made
 from wattloop.bench.idle import IdleByThreads
@@ -27,8 +27,8 @@ def test_frameworks_stand_side_by_side() -> None:
     assert (row["GPU J"], row["CPU J"], row["GPU W"], row["CPU W"]) == ("50", "8", "500", "80")
 
 
-def test_kernels_table_shows_what_is_known() -> None:
-    """A dash for what was not read or does not exist, never a zero."""
+def test_the_table_of_kernels_shows_dashes_for_missing_values() -> None:
+    """A value that was not read or does not exist is a dash, never a zero."""
     table = kernels_table([made("montecarlo", bytes_moved=0, scopes={})])
     row = dict(zip(table.headers, table.rows[0], strict=True))
     assert row["GB/s"] == row["cpu W"] == row["cpu J"] == row["J app"] == row["how"] == "-"
@@ -36,15 +36,15 @@ def test_kernels_table_shows_what_is_known() -> None:
     assert row["time"] == "100 ms ±1%"
 
 
-def test_speedups_table_names_what_is_compared() -> None:
-    """Tables 3.15 and 3.16."""
+def test_the_table_of_speedups_names_what_is_compared() -> None:
+    """The thesis's tables 3.15 and 3.16."""
     rows = speedups_table([made(style="simd"), made(threads=2, time_s=0.05)]).rows
     assert rows[-1][5] == "x2.00"
     assert rows[-1][-1] == "simd, 1 thread"
 
 
 def test_idle_table_is_sorted_by_length_and_threads() -> None:
-    """Table 3.14."""
+    """The thesis's table 3.14."""
     rows = [IdleByThreads(t, s, "cpu:0/package", 50.0 * s, 50.0, "measured")
             for t in (2, 1) for s in (2.0, 1.0)]  # fmt: skip
     assert [(r[0], r[1]) for r in idle_table(rows).rows] == [
@@ -53,7 +53,7 @@ def test_idle_table_is_sorted_by_length_and_threads() -> None:
 
 
 def test_csv_has_plain_numbers_and_gaps() -> None:
-    """A row per result, failed ones included; what was not read is empty."""
+    """One row per result, failed ones included; a value that was not read is empty."""
     table = csv_table([made(), made("triad", status="failed", reason="x", time_s=None, scopes={})])
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     assert rows[0]["cpu_energy_j"] == 8.0
