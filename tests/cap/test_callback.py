@@ -1,4 +1,4 @@
-"""The tuner in a real loop on virtual GPUs."""
+"""Promises of the tuner in a real loop on virtual GPUs."""
 
 import os
 import time
@@ -39,7 +39,7 @@ def limits():
 
 
 def train(tuner, gpus, until, most_s=120.0):
-    """Steps of a job on all cards whose length follows the cap."""
+    """Run steps of a job on all cards; their length follows the cap."""
     give_up_s = time.monotonic() + most_s
     while not until() and time.monotonic() < give_up_s:
         for gpu in gpus:
@@ -48,8 +48,10 @@ def train(tuner, gpus, until, most_s=120.0):
         tuner.step()
 
 
-def test_it_finds_a_cap_for_all_gpus_and_puts_them_back():
-    """Promise: same cap on every GPU of the job meanwhile; afterwards what it was before."""
+def test_it_finds_a_cap_for_all_gpus_and_restores_them():
+    """Promise: every GPU of the job has the same cap during the search, and its earlier one
+    afterwards.
+    """
     gpus = shared_gpus(2)
     seen = set()
 
@@ -85,7 +87,7 @@ def test_a_training_that_ends_first_leaves_the_best_cap_so_far():
 
 
 def test_without_a_probe_there_is_no_cap_but_a_reason():
-    """Promise: a training that is too short says what a probe takes."""
+    """Promise: a training that is too short is told how long a probe takes."""
     tuner = CapTuner("edp", settings=SETTINGS, caps="200:700:100")
     assert tuner.reason == "it has not begun"
     with tuner:
@@ -95,8 +97,8 @@ def test_without_a_probe_there_is_no_cap_but_a_reason():
     assert "before the first probe did, which takes at least 6 steps and 4 s" in tuner.reason
 
 
-def test_an_exception_in_the_loop_puts_the_caps_back():
-    """Promise: whatever ends the training, the limits are as before."""
+def test_an_exception_in_the_loop_restores_the_caps():
+    """Promise: limits are restored, however the training ends."""
     gpus = shared_gpus(2)
     with (
         pytest.raises(ZeroDivisionError),
@@ -107,8 +109,8 @@ def test_an_exception_in_the_loop_puts_the_caps_back():
     assert limits() == [700, 700]
 
 
-def test_without_permission_it_says_so_once_and_the_training_goes_on(caplog):
-    """Promise: no exception into the loop, one warning, and no cap touched."""
+def test_without_permission_it_warns_once_and_training_continues(caplog):
+    """Promise: no exception in the loop, one warning, and unchanged caps."""
     for gpu in shared_gpus(2):
         gpu.inject(Fault.SET_FORBIDDEN)
     with CapTuner("edp", settings=SETTINGS) as tuner:
@@ -129,7 +131,7 @@ def test_without_any_gpu_too(caplog, monkeypatch):
 
 
 def test_a_gpu_that_fails_meanwhile_does_not_stop_the_training():
-    """Promise: what goes wrong in the thread is in `fault`, not in the loop."""
+    """Promise: an error in the thread is in `fault`, and does not reach the loop."""
     gpus = shared_gpus(2)
     with CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200:700:100") as tuner:
         train(tuner, gpus, lambda: bool(tuner.pilot.finder.probes))
@@ -141,7 +143,7 @@ def test_a_gpu_that_fails_meanwhile_does_not_stop_the_training():
 
 
 def test_a_gpu_that_is_lost_in_mid_probe_is_given_up():
-    """Promise: when its energy cannot be read any more, the others' caps are put back."""
+    """Promise: when its energy cannot be read any more, the others' caps are restored."""
     gpus = shared_gpus(2)
     rules = replace(QUICK, silent_s=0.3, least_s=0.5, most_s=5.0)
     with CapTuner("edp", settings=SETTINGS, rules=rules, caps="200,300") as tuner:
@@ -154,14 +156,14 @@ def test_a_gpu_that_is_lost_in_mid_probe_is_given_up():
         train(tuner, gpus[:1], lambda: "wattloop restore" in tuner.fault)
         assert lever(0).read() == 700
         gpus[1].inject(Fault.NONE)
-    assert tuner.fault.startswith(first)  # what came first is still there
+    assert tuner.fault.startswith(first)  # the first fault is still reported
     assert "wattloop restore" in tuner.fault
     restore()
     assert limits() == [700, 700]
 
 
-def test_without_apply_nothing_is_left_to_do():
-    """Promise: when the cap is found the caps are put back and the thread ends."""
+def test_without_apply_the_caps_are_restored():
+    """Promise: when the cap is found, caps are restored and the thread ends."""
     gpus = shared_gpus(2)
     with CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200:700:100", apply=False) as tuner:
         thread = tuner._thread
@@ -200,7 +202,7 @@ def test_a_forked_process_leaves_the_caps_alone():
 
 
 def test_a_step_without_progress_is_an_interruption():
-    """Promise: units of 0 end nothing."""
+    """Promise: a step of 0 units ends no measurement."""
     gpus = shared_gpus(2)
     with CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200,300") as tuner:
         for _ in range(5):
@@ -236,7 +238,7 @@ def test_a_framework_s_meter_drives_it():
 
 
 def test_a_meter_that_has_begun_can_be_joined():
-    """Promise: Lightning makes a meter for each fit; attaching to it then begins at once."""
+    """Promise: Lightning makes a meter for each fit; attaching to a running one works."""
     with TrainingMeter(meters=("virtual",), virtual_gpus=2) as meter:
         tuner = CapTuner("edp", settings=SETTINGS, caps="300,700").attach(meter)
         assert tuner.fault is None
@@ -245,7 +247,7 @@ def test_a_meter_that_has_begun_can_be_joined():
 
 
 def test_wrong_options_are_refused_at_once():
-    """Promise: a typo is not found out after an hour of training."""
+    """Promise: a typing error is reported before the training."""
     with pytest.raises(ConfigError, match="unknown metric"):
         CapTuner("joule")
     with pytest.raises(ConfigError, match="above 1"):
@@ -265,7 +267,7 @@ def test_visible_devices_are_the_job_s(monkeypatch, visible, gpus):
 
 @pytest.mark.parametrize("visible", ["", "-1", "7", "GPU-unknown"])
 def test_a_job_without_gpus_sets_no_caps(monkeypatch, visible):
-    """Promise: where CUDA shows no GPU, or one that is not known, no card is touched."""
+    """Promise: where CUDA shows no GPU, or an unknown one, no card is set."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with CapTuner(settings=SETTINGS) as tuner:
         tuner.step()

@@ -1,4 +1,4 @@
-"""Steps from a training's meter."""
+"""Promises of attaching to a training's meter."""
 
 import pytest
 
@@ -13,7 +13,9 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_every_step_and_interruption_is_passed_on():
-    """Promise: what the meter is told, in the same order; the end comes before the meter's own."""
+    """Promise: steps and interruptions arrive in the meter's order, and the end before the
+    meter's own.
+    """
     told = []
     meter = TrainingMeter(meters=("virtual",), virtual_gpus=1)
     names = ("begin", "step", "interrupt", "end")

@@ -1,4 +1,4 @@
-"""What is believed of a curve: readings of one cap share its deviation, their noise does not."""
+"""Promises of the curve model: readings of one cap share its deviation, but not their noise."""
 
 import math
 
@@ -16,15 +16,15 @@ def low(noise: float, log_time: float = 0.2, log_power: float = math.log(148.0))
 
 
 def test_two_readings_of_a_cap_are_one_of_less_noise():
-    """Promise: their mean, with the noise over the square root of two."""
+    """Promise: they count as their mean, with the noise over the square root of two."""
     two = fit_curves(physical_curves(), CAPS_W, [REFERENCE, low(0.05, 0.18), low(0.05, 0.22)])
     one = fit_curves(physical_curves(), CAPS_W, [REFERENCE, low(0.05 / math.sqrt(2), 0.2)])
     assert two.sampled_time == pytest.approx(one.sampled_time)
     assert two.sampled_power == pytest.approx(one.sampled_power)
 
 
-def test_each_reading_more_leaves_less_doubt_of_its_cap():
-    """Promise: power of a cap is the better known the more often it was read."""
+def test_each_further_reading_makes_its_cap_more_certain():
+    """Promise: the power of a cap is known better with each reading of it."""
     doubts = [
         fit_curves(physical_curves(), CAPS_W, [REFERENCE, *([low(0.05)] * times)])
         .sampled_power[:, 2]
@@ -36,7 +36,9 @@ def test_each_reading_more_leaves_less_doubt_of_its_cap():
 
 
 def test_no_number_of_readings_tells_how_another_cap_deviates():
-    """Promise: a cap's own deviation is shared by all readings of it and by no other cap."""
+    """Promise: a cap's own deviation is common to all its readings and says nothing of other
+    caps.
+    """
     belief = fit_curves(physical_curves(), CAPS_W, [REFERENCE, *([low(0.05)] * 10_000)])
     around = belief.sampled_power - belief.log_power
     assert around[:, 2].std() < 0.1 * OWN

@@ -1,4 +1,4 @@
-"""The physical family: curves as cards have them."""
+"""Promises of the physical family of curves."""
 
 import numpy as np
 
@@ -25,8 +25,8 @@ def test_some_cards_draw_more_than_a_low_cap():
     assert above.any()
 
 
-def test_the_same_curves_every_time():
-    """Promise: answers repeat exactly."""
+def test_curves_are_repeatable():
+    """Promise: repeated calls give the same curves."""
     first = physical_curves(200, seed=5)
     physical_curves.cache_clear()
     assert (physical_curves(200, seed=5).log_time == first.log_time).all()

@@ -1,4 +1,4 @@
-"""The finder on measured curves, where they are at hand."""
+"""Promises of the finder on measured curves, where the files are present."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ CURVE = MeasuredCurve(("a",), (100.0, 200.0, 300.0), (2.0, 1.2, 1.0), (100.0, 19
 
 
 def test_four_probes_on_measured_curves():
-    """Promise: EDP within 2% of the best on 95% of the curves of GPUs it has never seen."""
+    """Promise: EDP is within 2% of the best on 95% of the curves of unseen GPUs."""
     tables = [SHARED / "zeus_nsdi23" / f"power_{gpu}.csv" for gpu in ("v100", "a40")]
     if not all(table.is_file() for table in tables):
         pytest.skip(f"{tables[0]} is not there; WATTLOOP_SHARED_DATA names the folder")
@@ -25,7 +25,7 @@ def test_four_probes_on_measured_curves():
 
 
 def test_regret_is_of_true_values():
-    """Promise: what noise makes a reading look like does not count, only what the cap really is."""
+    """Promise: regret compares the true values of caps, not their noisy readings."""
     for replayed in replays([CURVE], "energy", 2.0, 0.2, seeds=5):
         truth = [2.0 * 100, 1.2 * 190, 1.0 * 280]
         index = CURVE.caps_w.index(replayed.cap_w)
@@ -33,7 +33,7 @@ def test_regret_is_of_true_values():
 
 
 def test_exhaustive_without_noise_is_always_right():
-    """Promise: trying every cap is the yardstick."""
+    """Promise: without noise, trying every cap finds the best one."""
     import numpy as np
 
     assert exhaustive_choice(CURVE, "energy", 2.0, 0.0, np.random.default_rng(0)) == 0
@@ -41,7 +41,9 @@ def test_exhaustive_without_noise_is_always_right():
 
 
 def test_exhaustive_has_the_same_noise_however_many_probes_are_made():
-    """Promise: finders that stop sooner or later are compared with the same trying of every cap."""
+    """Promise: finders with different numbers of probes are compared with the same exhaustive
+    search.
+    """
 
     def tried(most):
         def make(curve):
@@ -52,13 +54,13 @@ def test_exhaustive_has_the_same_noise_however_many_probes_are_made():
     assert tried(1) == tried(3)
 
 
-def test_the_same_noise_every_time():
+def test_noise_is_repeatable():
     """Promise: an evaluation repeats exactly."""
     first = evaluate([CURVE], "edp", noise=0.05, seeds=3)
     assert evaluate([CURVE], "edp", noise=0.05, seeds=3) == first
 
 
 def test_gain_minus_loss_has_the_best_cap_of_eds_2():
-    """Promise: the two metrics are the same choice."""
+    """Promise: both metrics choose the same cap."""
     choices = [next(replays([CURVE], m, 2.0, 0.0)).cap_w for m in ("gain_minus_loss", "eds")]
     assert choices[0] == choices[1]

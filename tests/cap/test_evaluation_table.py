@@ -1,4 +1,4 @@
-"""Tables of measured curves."""
+"""Promises of tables of measured curves."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def row(cap, time, power):
 
 
 def test_rows_become_curves_sorted_by_cap_and_duplicates_are_averaged(tmp_path):
-    """Promise: order does not matter, and two measurements of one cap count as their mean."""
+    """Promise: the order of rows does not matter, and measurements of one cap are averaged."""
     path = table(tmp_path, row(200, 1.0, 190), row(100, 2.0, 95), row(100, 4.0, 105))
     (curve,) = read_curves(path)
     assert curve.key == ("d", "n", "8", "sgd")
@@ -42,13 +42,13 @@ def test_rows_become_curves_sorted_by_cap_and_duplicates_are_averaged(tmp_path):
     ],
 )
 def test_a_bad_table_says_where(tmp_path, rows, header, message):
-    """Promise: file, line and column of what is wrong."""
+    """Promise: the error names file, line and column."""
     with pytest.raises(ConfigError, match=message):
         read_curves(table(tmp_path, *rows, header=header))
 
 
 def test_no_table_at_all(tmp_path):
-    """Promise: a missing or unreadable file is a message."""
+    """Promise: a missing or unreadable file is one message."""
     with pytest.raises(ConfigError, match="no such file"):
         read_curves(tmp_path / "absent.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x01")

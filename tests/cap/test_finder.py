@@ -1,4 +1,4 @@
-"""The cap finder: few probes, honest about noise, and the same answers whenever it is asked."""
+"""Promises of the cap finder: few probes, honest about noise, and repeatable answers."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def searched(finder: CapFinder, curve: MeasuredCurve) -> CapFinder:
 
 @pytest.mark.parametrize(("metric", "k"), [("energy", 2), ("edp", 2), ("eds", 1.5), ("ed2p", 2)])
 def test_four_probes_find_the_best_cap_of_a_physical_card(metric, k):
-    """Promise: within 2% of the best point on cards whose parameters it was never told."""
+    """Promise: it comes within 2% of the best point on cards with unknown parameters."""
     found = evaluate(CURVES, metric, k)
     assert found.responsive_curves >= 6
     assert found.within_2pct_share >= 0.9
@@ -37,15 +37,15 @@ def test_four_probes_find_the_best_cap_of_a_physical_card(metric, k):
 
 
 def test_the_reference_comes_first_and_asking_changes_nothing():
-    """Promise: gains are against the highest cap, so that is tried; `ask` may be repeated."""
+    """Promise: gains refer to the highest cap, so it is probed; `ask` may be repeated."""
     finder = CapFinder(V100_CAPS, "edp")
     assert finder.ask() == finder.ask() == 250
     finder.tell(250, 10, 2_300)
     assert finder.ask() == finder.ask() != 250
 
 
-def test_it_goes_on_from_plain_data_as_if_never_stopped():
-    """Promise: a search that was written down as JSON asks and answers the same."""
+def test_a_search_continues_from_plain_data():
+    """Promise: a search restored from JSON asks and answers the same."""
     finder = CapFinder(V100_CAPS, "eds", 1.5, noise=0.02, devices=2)
     finder.tell(250, 10, 4_600)
     finder.tell(150, 11.5, 3_300, noise=0.04)
@@ -64,7 +64,9 @@ def test_a_job_that_no_cap_touches_gets_the_lowest_with_few_probes():
 
 
 def test_power_above_the_cap_is_possible():
-    """Promise: caps are not hard limits; a card 21% above its lowest cap does not confuse."""
+    """Promise: caps are not hard limits; a card 21% above its lowest cap still gets the best
+    one.
+    """
     powers = (121.0, 128.0, 146.0, 162.0, 180.0, 199.0, 216.0, 231.0, 244.0)
     times = (2.9, 2.5, 1.62, 1.2, 1.07, 1.03, 1.015, 1.01, 1.0)
     caps = tuple(float(c) for c in range(100, 301, 25))
@@ -82,7 +84,7 @@ def test_several_devices_share_the_energy():
 
 
 def test_noisier_readings_give_wider_gains():
-    """Promise: the stated interval knows the noise."""
+    """Promise: the stated interval accounts for the noise."""
 
     def width(noise: float) -> float:
         gain = searched(CapFinder(V100_CAPS, "edp", noise=noise), CURVES[3]).best().energy_gain_pct
@@ -91,8 +93,8 @@ def test_noisier_readings_give_wider_gains():
     assert width(0.05) > 1.2 * width(0.005)
 
 
-def test_gains_hold_what_is_true():
-    """Promise: energy gain and time loss of the choice contain the true ones, without noise."""
+def test_gains_contain_the_true_values():
+    """Promise: without noise, energy gain and time loss of the choice contain the true ones."""
     curve = CURVES[3]
     choice = searched(CapFinder(V100_CAPS, "eds", noise=0.001), curve).best()
     at = curve.caps_w.index(choice.cap_w)
@@ -122,14 +124,14 @@ def test_with_noise_a_model_beats_the_smallest_reading():
     ],
 )
 def test_wrong_questions_are_refused(caps, options, message):
-    """Promise: what cannot be searched says why."""
+    """Promise: a search that is impossible says why."""
     with pytest.raises(ConfigError, match=message):
         CapFinder(caps, **options)
 
 
 def test_wrong_answers_are_refused():
-    """Promise: a cap that was not offered, no energy, or a noise that is none, does not
-    enter the belief.
+    """Promise: a cap that was not offered, no energy, or an invalid noise does not enter the
+    model.
     """
     finder = CapFinder(V100_CAPS)
     with pytest.raises(ConfigError, match="none of the caps"):
@@ -144,8 +146,8 @@ def test_wrong_answers_are_refused():
 
 
 @pytest.mark.parametrize("meter", [0.9, 1.06, 1.14])
-def test_a_card_that_takes_its_caps_lightly_is_not_flat(meter):
-    """Promise: power well above every cap, the highest included, does not read as 'no effect'."""
+def test_a_card_that_exceeds_its_caps_is_not_flat(meter):
+    """Promise: power well above every cap, even the highest, does not read as 'no effect'."""
     curve = CURVES[3]
     read = MeasuredCurve(
         curve.key, curve.caps_w, curve.time_s, tuple(meter * p for p in curve.power_w)
@@ -175,7 +177,7 @@ def test_any_grid_of_caps_will_do(caps):
 
 
 def test_caps_may_come_in_any_order():
-    """Promise: unsorted and repeated caps are the same question."""
+    """Promise: unsorted and repeated caps give the same search."""
     mixed = CapFinder([175, 250, 100, 225, 150, 125, 200, 250], "edp")
     assert [p.cap_w for p in searched(mixed, CURVES[3]).probes] == [
         p.cap_w for p in searched(CapFinder(V100_CAPS, "edp"), CURVES[3]).probes
@@ -184,8 +186,8 @@ def test_caps_may_come_in_any_order():
 
 
 @pytest.mark.parametrize("told", [0.01, 0.025, 0.1])
-def test_noise_that_was_stated_wrongly_costs_little(told):
-    """Promise: at 5% noise, stating half, twice, or nothing still ends near the best cap."""
+def test_wrongly_stated_noise_costs_little(told):
+    """Promise: at 5% noise, stating half, twice or no noise still ends near the best cap."""
     done = replays(
         CURVES, "eds", 2, 0.05, seeds=2, make=lambda c: CapFinder(c.caps_w, "eds", noise=told)
     )

@@ -1,4 +1,4 @@
-"""When a search for a cap ends: noise decides, between four probes and one per cap."""
+"""Promises of the end of a search: noise decides, between four probes and one per cap."""
 
 import math
 
@@ -29,16 +29,16 @@ def test_exact_readings_end_after_four(noise):
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.1])
-def test_noisy_readings_go_on_but_never_beyond_one_per_cap(noise):
-    """Promise: where four noisy readings leave doubt there are more, at most as many as caps."""
+def test_noisy_readings_need_more_but_at_most_one_per_cap(noise):
+    """Promise: where four noisy readings leave doubt there are more, at most one per cap."""
     probes = [done.probes for done in searches("edp", noise, seeds=3)]
     assert max(probes) > 4
     assert max(probes) <= len(V100_CAPS)
 
 
-def test_going_on_pays():
+def test_further_probes_pay():
     """Promise: at 5% noise the choice is nearer to the best cap than with four probes, for fewer
-    probes than there are caps, on curves of the kind that is believed in.
+    probes than there are caps, on curves of the model's family.
     """
     reading = CapReading(6, 0.0, math.log(225.0), 1e-3)
     belief = fit_curves(physical_curves(seed=7), np.array(V100_CAPS), [reading])
@@ -55,7 +55,7 @@ def test_going_on_pays():
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 99])
 def test_a_limit_is_a_limit(most):
-    """Promise: whatever the noise, never more probes than were asked for, nor than caps."""
+    """Promise: under any noise there are at most as many probes as allowed, and as caps."""
     probes = [done.probes for done in searches("ed2p", 0.1, most_probes=most)]
     assert max(probes) <= min(most, len(V100_CAPS))
 
@@ -63,13 +63,13 @@ def test_a_limit_is_a_limit(most):
 @pytest.mark.parametrize("caps", [[100.0, 250.0], [100.0, 175.0, 250.0]])
 @pytest.mark.parametrize("noise", [0.01, 0.05])
 def test_few_caps_need_few_probes(caps, noise):
-    """Promise: two or three caps are not read more often than trying each would."""
+    """Promise: two or three caps are read no more often than by trying each."""
     curve = virtual_curve("v100", 250.0, caps)
     assert next(replays([curve], "edp", 2.0, noise, seeds=1)).probes <= len(caps)
 
 
-def test_it_says_why_it_goes_on_and_why_it_ends():
-    """Promise: the noise and the doubt are named while it goes on; the end has its reason."""
+def test_the_reason_to_continue_or_end_is_given():
+    """Promise: the reason names noise and doubt during the search, and the cause at its end."""
     curve, finder = CURVES[1], CapFinder(V100_CAPS, "ed2p", noise=0.1)
     said = []
     while (cap_w := finder.ask()) is not None:
@@ -84,8 +84,8 @@ def test_it_says_why_it_goes_on_and_why_it_ends():
     assert held.ask() is None and held.best().why == "1 was allowed"
 
 
-def test_a_reason_to_end_is_forgotten_when_the_search_goes_on():
-    """Promise: `why` is empty while more would help, also after an end that was none."""
+def test_a_reason_to_end_is_dropped_when_the_search_continues():
+    """Promise: `why` is empty while more probes would help, also after an end that was revoked."""
     finder = CapFinder([100, 200, 300])
     finder.tell(300, 1, 50)
     assert finder.ask() is None and finder.best().why == "no cap changes anything"
@@ -94,8 +94,8 @@ def test_a_reason_to_end_is_forgotten_when_the_search_goes_on():
 
 
 @pytest.mark.parametrize(("noise", "said"), [(0.051, "5.1%"), (0.49, "49%"), (1.0, "100%")])
-def test_noise_is_said_in_per_cent(noise, said):
-    """Promise: readings that are worth little are said to be so in plain numbers."""
+def test_noise_is_reported_in_percent(noise, said):
+    """Promise: noisy readings are described in plain numbers."""
     finder = CapFinder(V100_CAPS, "edp")
     for cap_w, time_s, energy_j in ((250, 10, 2_300), (175, 11, 1_900), (150, 12, 1_800)):
         finder.tell(cap_w, time_s, energy_j, noise)
@@ -104,7 +104,7 @@ def test_noise_is_said_in_per_cent(noise, said):
 
 
 def test_noise_that_was_measured_counts_as_noise_that_was_stated():
-    """Promise: readings that turn out noisy raise the limit, though little noise was expected."""
+    """Promise: noisy readings raise the limit, though little noise was expected."""
     finder = CapFinder(V100_CAPS, "edp", noise=0.01)
     assert finder.limit == 4
     finder.tell(250, 10, 2_300, noise=0.06)
@@ -113,7 +113,7 @@ def test_noise_that_was_measured_counts_as_noise_that_was_stated():
 
 
 def test_the_limit_follows_noise_caps_and_what_was_asked():
-    """Promise: the usual four, one per cap when noisy, what was asked for; never above the caps."""
+    """Promise: four by default, one per cap with noise, or as requested; never more than caps."""
     assert most_allowed(7, None, 0.02) == 4
     assert most_allowed(7, None, 0.021) == 7
     # runs that are stated 2% apart, and a counter that is read within 0.3%

@@ -1,4 +1,4 @@
-"""Which GPUs and which caps."""
+"""Promises of the choice of GPUs and caps."""
 
 import pytest
 
@@ -28,8 +28,8 @@ def test_round_caps_up_to_the_present_limit(levers):
     assert cap_plan(levers).caps_w[-1] == 430
 
 
-def test_one_gpu_and_caps_as_people_write_them(levers):
-    """Promise: watts, shares of the default limit, ranges and lists."""
+def test_one_gpu_and_caps_in_all_notations(levers):
+    """Promise: watts, shares of the default limit, ranges and lists are accepted."""
     assert cap_plan(levers, "1", "50%,100%").caps_w == (350, 700)
     assert cap_plan(levers, "gpu:0", "300:500:100").caps_w == (300, 400, 500)
     assert len(cap_plan(levers, "0", "300,400").levers) == 1
@@ -47,13 +47,13 @@ def test_one_gpu_and_caps_as_people_write_them(levers):
     ],
 )
 def test_what_cannot_be_set_is_refused(levers, gpus, caps, message):
-    """Promise: a GPU or a cap that does not exist is named."""
+    """Promise: the error names a GPU or a cap that does not exist."""
     with pytest.raises(ConfigError, match=message):
         cap_plan(levers, gpus, caps)
 
 
-def test_no_permission_is_said_before_anything_runs(levers):
-    """Promise: what is missing, and for which GPU."""
+def test_a_missing_permission_is_reported_before_the_run(levers):
+    """Promise: the error names the missing permission and the GPU."""
     shared_gpus(2)[1].inject(Fault.SET_FORBIDDEN)
     with pytest.raises(ConfigError, match="gpu:1/power_limit cannot be set"):
         cap_plan(levers)

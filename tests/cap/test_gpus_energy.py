@@ -1,4 +1,4 @@
-"""Energy of the GPUs under a cap, while they are read and when they are not."""
+"""Promises of the energy of GPUs under a cap, with and without gaps in their readings."""
 
 import time
 
@@ -33,7 +33,7 @@ def domain(name, energy_j, covered=1.0):
 
 
 def test_a_gpu_that_is_lost_half_way_has_no_energy():
-    """Promise: joules of half the time are not those of the whole; the other GPU's are known."""
+    """Promise: joules of half the time do not pass for the whole; the other GPU's are known."""
     gpus = shared_gpus(2)
     session = Session.open(SETTINGS, name="cap", keep=False)
     try:
@@ -55,7 +55,7 @@ def test_a_gpu_that_is_lost_half_way_has_no_energy():
 
 
 def test_the_outcome_of_a_trial_counts_only_when_it_is_whole():
-    """Promise: sums of what was read, filled up over short gaps; what is missing is named."""
+    """Promise: sums fill short gaps, and a missing part is named."""
     whole = TrialOutcome(
         status=TrialStatus.OK, domains=(domain("gpu:0", 96.0, 0.96), domain("gpu:1", 50.0))
     )
@@ -72,8 +72,8 @@ def test_the_outcome_of_a_trial_counts_only_when_it_is_whole():
         job_energy_j(none, ("gpu:0",))
 
 
-def test_what_cannot_be_read_is_said_before_anything_runs():
-    """Promise: devices that no meter offers, or that were not chosen, are named."""
+def test_unreadable_devices_are_reported_before_the_run():
+    """Promise: devices without a meter, or that were not chosen, are named."""
     check_metered(SETTINGS, ("gpu:0", "gpu:1"))
     with pytest.raises(ConfigError, match="energy of gpu:2"):
         check_metered(SETTINGS, ("gpu:0", "gpu:2"))

@@ -1,4 +1,4 @@
-"""The pilot on simulated time: probes, disturbances, watching, changes of work."""
+"""Promises of the online search on simulated time: probes, disturbances, watching, other work."""
 
 import pytest
 
@@ -17,7 +17,7 @@ SHORT = {cap: (0.5 * slowdown, power_w) for cap, (slowdown, power_w) in HEAVY.it
 
 
 class Training:
-    """Steps whose time and power follow the cap, on a clock of their own."""
+    """A training whose step time and power follow the cap, on its own clock."""
 
     def __init__(self, work, **options):
         self.work, self.now_s, self.cap_w, self.step_s = work, 0.0, None, 0.1
@@ -53,7 +53,7 @@ class Training:
 
 
 def test_it_probes_finds_and_stays():
-    """Promise: the reference first, few probes, then the best cap and nothing else."""
+    """Promise: the reference first, then few probes, then the best cap until the end."""
     training = Training(HEAVY).train(1_000)
     assert training.pilot.state is OnlineState.HOLDING
     assert training.set[0] == 250
@@ -64,7 +64,7 @@ def test_it_probes_finds_and_stays():
     assert abs(probe.energy_j / 22.2 - 1) < 0.01
 
 
-def test_noisy_energy_makes_it_probe_on_and_say_so():
+def test_noisy_energy_needs_more_probes_and_says_so():
     """Promise: in a training, too, noise decides how many probes there are, up to one per cap."""
     training = Training(HEAVY, most_s=3.0)
     training.energy_noise = 0.05
@@ -75,8 +75,8 @@ def test_noisy_energy_makes_it_probe_on_and_say_so():
 
 
 @pytest.mark.parametrize("probes", [3, 5])
-def test_who_gives_up_while_probing_on_keeps_what_the_usual_probes_found(probes):
-    """Promise: time that is over costs the probes beyond the usual four, not the cap."""
+def test_giving_up_keeps_the_result_of_the_usual_probes(probes):
+    """Promise: running out of time loses the probes beyond the usual four, but not the cap."""
     training = Training(HEAVY, most_s=3.0)
     training.energy_noise = 0.05
     while len(training.pilot.finder.probes) < probes:
@@ -92,8 +92,8 @@ def test_who_gives_up_while_probing_on_keeps_what_the_usual_probes_found(probes)
     assert ("no cap was found in time" in training.messages) is (probes < 4)
 
 
-def test_work_that_ends_while_its_change_is_looked_at_keeps_the_cap_found():
-    """Promise: a search that is not over replaces no choice that was made."""
+def test_work_that_ends_during_a_second_search_keeps_the_cap():
+    """Promise: an unfinished search does not replace an earlier choice."""
     training = Training(HEAVY).train(1_000)
     found = training.pilot.choice
     training.pilot.work_ended()
@@ -107,8 +107,10 @@ def test_work_that_ends_while_its_change_is_looked_at_keeps_the_cap_found():
     assert "changed work" in training.pilot.unfinished
 
 
-def test_what_ended_a_search_is_said_of_its_choice():
-    """Promise: time that was over, or a fault, is why it is only the best so far."""
+def test_a_choice_names_the_end_of_its_search():
+    """Promise: an end by timeout or fault is the stated reason for a choice that is only the
+    best so far.
+    """
     for over in (True, False):
         training = Training(HEAVY)
         while len(training.pilot.finder.probes) < 2:
@@ -140,7 +142,7 @@ def test_a_cap_that_takes_longer_when_read_again_is_other_work():
 
 
 def test_a_probe_begins_when_power_has_settled():
-    """Promise: what the card still draws after a change of cap is in no probe."""
+    """Promise: power from before the change of cap is in no probe."""
     training = Training(HEAVY, settle_s=2.0)
     changed_s = [0.0]
     real = training.change
@@ -163,7 +165,7 @@ def test_a_probe_begins_when_power_has_settled():
 
 
 def test_a_probe_lasts_until_it_is_precise_or_as_long_as_it_may():
-    """Promise: 1% of noise ends it, and where the noise stays `most_s` does."""
+    """Promise: 1% of noise ends a probe, and with more noise `most_s` does."""
     training = Training(HEAVY, most_s=20.0)
     training.pilot._energy = lambda begin_s, end_s: (
         training.energy(begin_s, end_s)[0],
@@ -177,7 +179,7 @@ def test_a_probe_lasts_until_it_is_precise_or_as_long_as_it_may():
 
 
 def test_checkpoints_and_evaluations_do_not_count():
-    """Promise: a step in fifty that takes 3 s more changes no reading."""
+    """Promise: a step in fifty that takes 3 s longer changes no reading."""
     training = Training(HEAVY).train(1_500, lambda n: 3.0 if n % 50 == 49 else 0.0)
     for probe in training.pilot.finder.probes:
         slowdown, power_w = HEAVY[int(probe.cap_w)]
@@ -185,8 +187,8 @@ def test_checkpoints_and_evaluations_do_not_count():
         assert abs(probe.energy_j / (0.1 * slowdown * power_w) - 1) < 0.02
 
 
-def test_it_looks_again_when_the_work_changes():
-    """Promise: other power and step time for some time mean another search."""
+def test_it_searches_again_when_the_work_changes():
+    """Promise: other power and step time for some time start another search."""
     training = Training(HEAVY).train(1_000)
     training.work = LIGHT
     training.train(1_000)
@@ -195,8 +197,8 @@ def test_it_looks_again_when_the_work_changes():
     assert any("the work has changed" in message for message in training.messages)
 
 
-def test_it_does_not_look_again_for_a_short_disturbance():
-    """Promise: a few slow seconds are no other workload."""
+def test_a_short_disturbance_starts_no_search():
+    """Promise: a few slow seconds do not count as other work."""
     training = Training(HEAVY, patience=3).train(1_000)
     training.work = LIGHT
     training.train(30)
@@ -206,7 +208,9 @@ def test_it_does_not_look_again_for_a_short_disturbance():
 
 
 def test_a_probe_without_energy_is_tried_again():
-    """Promise: a sensor that is silent for a while delays, and tells nothing wrong."""
+    """Promise: a sensor without readings for a while delays the search, and gives no wrong
+    result.
+    """
     training = Training(HEAVY)
     real, training.pilot._energy = training.energy, lambda begin_s, end_s: None
     training.train(200)
@@ -216,8 +220,8 @@ def test_a_probe_without_energy_is_tried_again():
     assert training.pilot.state is OnlineState.HOLDING
 
 
-def test_a_change_during_the_search_begins_it_anew():
-    """Promise: probes of two workloads are not mixed where one of them contradicts another."""
+def test_a_change_during_the_search_restarts_it():
+    """Promise: probes of two workloads are not mixed where they contradict each other."""
     training = Training(HEAVY)
     while len(training.pilot.finder.probes) < 2:
         training.train(1)
@@ -230,7 +234,7 @@ def test_a_change_during_the_search_begins_it_anew():
 
 
 def test_work_that_never_agrees_is_not_searched_for_ever():
-    """Promise: after some searches that were broken off, one is taken as it is."""
+    """Promise: after some aborted searches, the next result is accepted."""
     training = Training(HEAVY)
     works = [HEAVY, SHORT]
     for _ in range(60):
@@ -248,7 +252,7 @@ def test_work_that_never_agrees_is_not_searched_for_ever():
 
 
 def test_a_change_right_after_the_search_is_noticed():
-    """Promise: what the probe of the chosen cap has shown is what the watch compares with."""
+    """Promise: the watch compares with the probe of the chosen cap."""
     training = Training(HEAVY)
     while training.pilot.state is OnlineState.PROBING:
         training.train(1)
@@ -259,7 +263,7 @@ def test_a_change_right_after_the_search_is_noticed():
 
 
 def test_without_energy_for_long_it_gives_up():
-    """Promise: GPUs that cannot be read any more are not kept at some cap for ever."""
+    """Promise: GPUs that cannot be read any more do not stay at a cap."""
     training = Training(HEAVY, silent_s=30.0)
     training.train(100)
     training.pilot._energy = lambda begin_s, end_s: None
@@ -267,7 +271,7 @@ def test_without_energy_for_long_it_gives_up():
         training.train(1_000)
 
 
-def test_leaving_puts_the_caps_back():
+def test_leaving_restores_the_caps():
     """Promise: leaving the block restores every cap."""
     training = Training(HEAVY).train(100)
     training.pilot.leave("enough")
@@ -277,16 +281,16 @@ def test_leaving_puts_the_caps_back():
 
 
 def test_an_interruption_splits_a_slice():
-    """Promise: what lies between an interruption and the next step belongs to nothing."""
+    """Promise: time between an interruption and the next step belongs to no slice."""
     steps = [ProgressStep(0.1 * n) for n in range(11)]
-    for pause_s in (0.2, 4.0):  # also one that is too short to be noticed without
+    for pause_s in (0.2, 4.0):  # also an interruption too short to be detected from the steps
         later = [ProgressStep(1 + pause_s + 0.1 * n) for n in range(11)]
         part = CapSlice([*steps, ProgressStep(1.0, None), *later])
         assert abs(part.clean_s - 2.0) < 1e-9
 
 
 def constant(begin_s, end_s):
-    """A card that draws 100 W."""
+    """Return a card that draws 100 W."""
     return 100.0 * (end_s - begin_s), 0.001
 
 
@@ -303,7 +307,7 @@ def test_steps_in_bursts_have_the_pace_of_the_gpu():
 
 
 def test_steps_of_different_size_are_no_gaps():
-    """Promise: a step with many units may take long; time is that of a unit."""
+    """Promise: a step of many units may take long; the time per unit counts."""
     at_s, steps = 0.0, []
     for number in range(100):
         units = 20.0 if number % 5 == 4 else 1.0

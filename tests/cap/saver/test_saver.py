@@ -1,4 +1,4 @@
-"""The saver on simulated time: limit, search, proof, faults."""
+"""Promises of the saver on simulated time: limit, search, verification and faults."""
 
 import math
 import random
@@ -32,7 +32,7 @@ HEAVY = {100: (1.9, 99), 125: (1.43, 123), 150: (1.18, 145), 175: (1.095, 165)} 
 
 
 class Training:
-    """Steps whose time and power follow the cap, on a clock of their own."""
+    """A training whose step time and power follow the cap, on its own clock."""
 
     def __init__(self, work=HEAVY, *, step_s=0.1, known=None, devices=1, **options):
         self.work, self.now_s, self.setting, self.step_s = work, 0.0, REFERENCE, step_s
@@ -69,7 +69,9 @@ class Training:
 
     @property
     def saved_pct(self):
-        """The truth: as many steps at the reference would have taken their time and power."""
+        """Return the true saving: the time and power of as many steps at the reference, less
+        those used.
+        """
         spent_j = sum((end - begin) * power_w for begin, end, power_w in self.powers)
         slowdown, power_w = self.work[250]
         return 100 * (1 - spent_j / (self.steps * self.step_s * slowdown * power_w * self.devices))
@@ -90,8 +92,10 @@ class Training:
         return self.saver.end(self.now_s)
 
 
-def test_least_energy_within_the_limit_is_found_and_proven():
-    """Promise: the best cap within 5%, restored at the end, and a saving next to the true one."""
+def test_least_energy_within_the_limit_is_found_and_verified():
+    """Promise: it finds the best cap within 5%, restores at the end, and states a saving near
+    the true one.
+    """
     training = Training().train(900)
     assert training.setting == Setting(200.0, None)
     result = training.end()
@@ -105,8 +109,8 @@ def test_least_energy_within_the_limit_is_found_and_proven():
     assert LearnedSetting.from_dict(result.learned.to_dict()) == result.learned
 
 
-def test_a_short_job_is_left_alone():
-    """Promise: nothing is set before a setting could pay."""
+def test_a_short_job_gets_no_setting():
+    """Promise: no lever is set before the setting can pay off."""
     training = Training().train(15)
     result = training.end()
     assert result.state is SavingState.LEFT
@@ -115,7 +119,7 @@ def test_a_short_job_is_left_alone():
 
 
 def test_a_lever_that_refuses_is_restored_and_left_alone():
-    """Promise: a fault of a lever ends the saver, not the training."""
+    """Promise: a fault of a lever ends the saver, but not the training."""
     training = Training()
     training.refuse = True
     result = training.train(120).end()
@@ -133,8 +137,8 @@ def test_an_observer_sets_nothing_and_says_what_it_expects():
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_what_was_learned_starts_the_next_run(devices):
-    """Promise: the next run of the same program is at its best setting within seconds."""
+def test_the_next_run_starts_from_the_stored_setting(devices):
+    """Promise: the next run of the same program reaches its best setting within seconds."""
     learned = Training(devices=devices).train(900).end().learned
     training = Training(known=learned, devices=devices).train(30)
     assert training.setting == Setting(200.0, None)
@@ -146,7 +150,7 @@ ALLOWED = {None, *(Setting(cap, None) for cap in CAPS)}
 
 
 class Noisy(Training):
-    """The same with 2% of noise and drift, from a seed."""
+    """The same training with 2% of noise and drift, from a seed."""
 
     def __init__(self, seed, *args, **options):
         super().__init__(*args, **options)
@@ -172,8 +176,10 @@ class Noisy(Training):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_only_allowed_settings_are_set_and_the_limit_is_kept_with_noise(seed):
-    """Promise: nothing but the given caps, and no slower than the limit with half a point."""
+def test_only_allowed_settings_are_set_and_the_limit_holds_with_noise(seed):
+    """Promise: it sets only the given caps, and is slower than the limit by half a point at
+    most.
+    """
     training = Noisy(seed, step_s=0.3).train(1200)
     result = training.end()
     assert set(training.set) <= ALLOWED
@@ -185,17 +191,17 @@ def test_only_allowed_settings_are_set_and_the_limit_is_kept_with_noise(seed):
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.1])
 def test_reference_time_is_within_its_share(share):
-    """Promise: never more reference time than the share and the first slices."""
+    """Promise: reference time never exceeds its share and the first slices."""
     training = Noisy(1, reference_share=share, step_s=0.3).train(1500)
     result = training.end()
-    length_s = 9.0  # a slice of 6 s that has settled for 1 s, and a few steps
+    length_s = 9.0  # a slice of 6 s after 1 s of settling, and a few steps
     assert result.reference_s <= share * 1500 + (4 + 1) * length_s
 
 
 @pytest.mark.parametrize("fails", [1, 2, 4])
 @pytest.mark.parametrize("which", ["set", "energy"])
 def test_any_fault_restores_and_leaves_alone(which, fails):
-    """Promise: the first fault of a lever or a meter is the last thing that is set."""
+    """Promise: after the first fault of a lever or a meter no lever is set."""
     training = Training()
     calls = {"set": 0, "energy": 0}
     change, energy = training.change, training.energy
@@ -223,7 +229,7 @@ def test_any_fault_restores_and_leaves_alone(which, fails):
 
 
 def test_energies_that_are_not_numbers_are_missing_ones():
-    """Promise: NaN is not a reading; without any for a minute the saver gives up."""
+    """Promise: NaN is not a reading; after a minute without any reading the saver gives up."""
     training = Training()
     training.train(120)
     training.saver._energy_of = lambda begin_s, end_s: (math.nan, math.nan)
@@ -245,7 +251,7 @@ def test_a_passing_gap_of_the_meter_is_survived():
 
 
 def test_steps_in_bursts_are_paced_by_the_burst():
-    """Promise: a program that waits for its GPU every 32 steps looks like one of long steps."""
+    """Promise: a program that waits for its GPU every 32 steps looks like one with long steps."""
     training = Training()
     saver, pending = training.saver, []
     plain = saver.step
@@ -266,7 +272,7 @@ def test_steps_in_bursts_are_paced_by_the_burst():
 
 
 def test_a_step_that_never_comes_again_restores_the_reference():
-    """Promise: work without steps is not the one that the setting was chosen for."""
+    """Promise: a setting was chosen for work with steps, so it ends when no steps come."""
     training = Training().train(300)
     assert training.setting == Setting(200.0, None)
     training.powers.append((training.now_s, training.now_s + 3600, 100.0))
@@ -284,7 +290,7 @@ def test_a_step_that_never_comes_again_restores_the_reference():
 
 
 def test_steps_of_a_minute_are_not_a_pause():
-    """Promise: a program with long steps is slow to learn from, but not left alone."""
+    """Promise: a program with long steps is slow to learn from, but it is still saved."""
     training = Training(step_s=60.0)
     tick = training.saver.tick
 
@@ -301,7 +307,9 @@ def test_steps_of_a_minute_are_not_a_pause():
 
 
 def test_thousands_of_steps_a_second_cost_little():
-    """Promise: memory is that of a slice of bursts, and meters are read per slice, not per step."""
+    """Promise: memory is that of one slice of bursts, and meters are read per slice, not per
+    step.
+    """
     training = Training(step_s=0.0005)
     reads = []
     training.saver._energy_of = lambda b, e: (reads.append(b), (e - b) * 222.0, 0.001)[1:]
@@ -317,7 +325,7 @@ def test_thousands_of_steps_a_second_cost_little():
 
 
 def test_memory_is_bounded_where_nothing_can_be_measured():
-    """Promise: a program that interrupts after every step fills no list."""
+    """Promise: a program that interrupts after every step does not fill a list."""
     training = Training()
     saver = training.saver
     for number in range(30_000):
@@ -327,7 +335,7 @@ def test_memory_is_bounded_where_nothing_can_be_measured():
 
 
 def test_evaluations_are_left_out_of_the_saving():
-    """Promise: told or not, what is not a step is neither saved nor spent by steps."""
+    """Promise: evaluation, reported or not, is neither saved nor counted as steps."""
     for told in (True, False):
         training = Training()
         for _ in range(30):
@@ -373,8 +381,8 @@ def test_a_metric_without_limit_goes_lower():
     assert edp[int(training.setting.cap_w)] <= 1.02 * min(edp.values())
 
 
-def test_what_was_learned_of_other_work_is_dropped():
-    """Promise: a known setting that no longer holds is verified, found wrong, and replaced."""
+def test_a_stored_setting_of_other_work_is_dropped():
+    """Promise: a known setting that no longer holds is verified, rejected and replaced."""
     learned = Training(LIGHT | {100: (1.0, 40.0)}).train(900).end().learned
     learned = replace(
         learned or Training().train(900).end().learned,
@@ -443,7 +451,7 @@ def _slice(setting, number, log_time, log_energy, noise=0.01, length_s=10.0):
 
 
 def test_linear_drift_cancels():
-    """Promise: a program that gets steadily slower does not look like a saving, or a loss."""
+    """Promise: a steady slowdown of the program looks neither like a saving nor like a loss."""
     estimator = SavingEstimator()
     low = Setting(200.0, None)
     for number in range(40):
@@ -472,8 +480,8 @@ def test_the_interval_covers_the_truth_about_nine_times_in_ten():
     assert 255 <= covered <= 294
 
 
-def test_slices_that_tell_nothing_claim_nothing():
-    """Promise: where the reference may have taken anything, no figure is given, and why."""
+def test_uninformative_slices_give_no_figure():
+    """Promise: where the reference is unknown, the figure is missing with a reason."""
     unknown = 0
     for seed in range(20):
         estimator, draw = SavingEstimator(), random.Random(seed)
@@ -489,7 +497,7 @@ def test_slices_that_tell_nothing_claim_nothing():
     assert format_saving(result) == "saving unknown: its slices differ too much"
 
 
-def test_settings_that_meet_only_in_others_are_compared_through_them():
+def test_settings_are_compared_through_a_common_neighbour():
     """Promise: a probe next to the chosen setting needs no reference slice of its own."""
     estimator = SavingEstimator()
     a, b = Setting(200.0, None), Setting(150.0, None)
@@ -508,7 +516,7 @@ def test_the_quantile_of_students_t_is_that_of_the_table():
 
 
 def test_an_evaluation_in_a_reference_slice_is_not_reference_time():
-    """Promise: a long evaluation does not use up the share of the reference slices."""
+    """Promise: a long evaluation does not use up the time for reference slices."""
     training = Training().train(100)
     while training.saver._kind != "reference":
         training.train(1)
@@ -532,7 +540,7 @@ def test_work_that_changes_all_the_time_fills_no_memory(monkeypatch):
 
 
 def test_the_end_after_a_pause_counts_the_last_slice_once():
-    """Promise: a program that saves its model for a minute at the end is not counted twice."""
+    """Promise: a last minute in which the program writes its model is not counted twice."""
     results = []
     for rest_s in (1.0, 60.0):
         training = Training().train(200)
@@ -543,7 +551,7 @@ def test_the_end_after_a_pause_counts_the_last_slice_once():
     assert results[1].train_s <= 201
 
 
-def test_evaluations_do_not_become_the_pace_of_steps():
+def test_evaluations_do_not_count_as_step_time():
     """Promise: levers are restored 30 s after the last step, in every evaluation."""
     training = Training(step_s=1.0).train(400)
     for _ in range(3):

@@ -1,4 +1,6 @@
-"""`wattloop run --save`: live steps, levers that are always restored, and what it says."""
+"""Promises of `wattloop run --save`: live steps, levers that are always restored, and its
+messages.
+"""
 
 import json
 import os
@@ -63,7 +65,7 @@ LEAVES = ("power_limit", "sm_clock")
 AS_FOUND = [700.0, None] * 2
 
 
-def test_a_training_is_saved_and_everything_is_as_before(folder):
+def test_a_training_is_saved_and_levers_are_restored(folder):
     """Promise: less energy, the program's own output and exit code, levers restored, a record."""
     program = TRAINING + "train(4, until=was_set)\nprint('trained')\nraise SystemExit(3)"
     done, data = saved_run(folder, program, "--max-slowdown", "10%")
@@ -92,14 +94,14 @@ def test_observing_touches_no_lever(folder):
 
 
 def test_the_trap_notices_levers(folder):
-    """Promise of the test above: without `--observe` its trap is sprung."""
+    """Without `--observe` the trap of the test above detects a call."""
     program = TRAINING + "train(0, until=lambda: os.path.exists('touched'))"
     saved_run(folder, program, **{TRAP: str(folder / "touched")})
     assert (folder / "touched").exists()
 
 
 def test_without_permission_nothing_is_set(folder):
-    """Promise: it observes, and says what could be saved and which command allows it."""
+    """Promise: it observes, and reports the possible saving and the command that allows it."""
     shared_gpus(2)[1].inject(Fault.SET_FORBIDDEN)
     done, data = saved_run(folder, TRAINING + "train(3)", **{TRAP: str(folder / "touched")})
     assert done.returncode == 0
@@ -111,8 +113,8 @@ def test_without_permission_nothing_is_set(folder):
     assert not (folder / "touched").exists()
 
 
-def test_levers_of_another_process_are_left_alone(folder):
-    """Promise: it says who has them, changes nothing, and the program runs."""
+def test_levers_of_another_process_are_not_set(folder):
+    """Promise: it names the owner and changes nothing, and the program runs."""
     chosen = lever_named(find_levers(settings=SETTINGS), "gpu:1/power_limit")
     with lever_session([chosen]) as held:
         held.set({chosen.name: 500})
@@ -126,7 +128,9 @@ def test_levers_of_another_process_are_left_alone(folder):
 
 
 def test_a_lever_that_fails_meanwhile(folder):
-    """Promise: it is named, the program runs, and everything is restored when that is possible."""
+    """Promise: the lever is named, the program runs, and all levers are restored once that is
+    possible.
+    """
     program = TRAINING + (
         "from wattloop.virtual.gpu import Fault\n"
         "train(1, until=was_set)\ngpus[1].inject(Fault.SET_FORBIDDEN)\ntrain(6)\n"
@@ -140,8 +144,8 @@ def test_a_lever_that_fails_meanwhile(folder):
     assert limits() == AS_FOUND
 
 
-def test_a_program_without_steps_is_left_alone(folder):
-    """Promise: the reason, and what to do instead."""
+def test_a_program_without_steps_is_not_saved(folder):
+    """Promise: the summary gives the reason and an alternative."""
     done, data = saved_run(folder, "print('no steps')", **{TRAP: str(folder / "touched")})
     assert (done.returncode, done.stdout) == (0, "no steps\n")
     assert data["saving"]["state"] == "left alone"
@@ -150,14 +154,14 @@ def test_a_program_without_steps_is_left_alone(folder):
 
 
 def test_no_folder_for_steps(folder):
-    """Promise: without write access the program runs, and the summary says why it is not saved."""
+    """Promise: without write access the program runs, and the summary says why it was not saved."""
     done, data = saved_run(folder, "print(1)", TMPDIR="/dev/null", XDG_RUNTIME_DIR="")
     assert done.returncode == 0
     assert "cannot be written" in data["saving"]["reason"]
 
 
 def test_a_step_that_never_comes_again(folder):
-    """Promise: levers are restored while the program is still there."""
+    """Promise: levers are restored while the program still runs."""
     program = TRAINING + "train(1, until=was_set)\ntime.sleep(600)"
     started = start(folder, program, SAVED_RUNS_IDLE_S="1")
     try:
@@ -201,7 +205,7 @@ def test_kill(folder, victim):
 
 
 def test_a_program_that_goes_into_the_background(folder):
-    """Promise: `--follow` follows its steps, and our own watchdog is not waited for."""
+    """Promise: `--follow` follows its steps, and does not wait for Wattloop's own watchdog."""
     program = TRAINING + "os.fork() and os._exit(0)\ntrain(2, until=was_set)\nprint('trained')"
     done, data = saved_run(folder, program, "--follow", WATTLOOP_GUARDIAN="1")
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
@@ -223,7 +227,7 @@ for _ in range(680):  # 7 s, and more where the saver is slower, too
 def cards(folder):
     """Two stub NVIDIA cards behind the real nvidia-ml-py, busy."""
     pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
-    # readable for other users, unlike pytest's own folders
+    # readable by other users, unlike pytest's own folders
     with tempfile.TemporaryDirectory(prefix="wattloop-stub-") as place:
         try:
             stub = StubNvml(Path(place), gpus=2)
@@ -246,7 +250,7 @@ def changes(cards):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may set the cards")
 def test_nvidia_cards_are_restored(folder, cards):
-    """Promise: through NVML as on virtual cards; the limit and the clocks are what they were."""
+    """Promise: limit and clocks are restored through NVML as on virtual cards."""
     before = [cards.settings(index) for index in (0, 1)]
     count = changes(cards)
     done, data = saved_run(folder, STEPS, **on_cards(cards))
@@ -269,7 +273,7 @@ def test_nvidia_cards_of_root(folder, cards, options):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="starting a process of another user needs root")
 def test_a_card_that_another_user_works_on(folder, cards):
-    """Promise: it is not slowed, and the summary names the process."""
+    """Promise: the card is not slowed, and the summary names the other user's process."""
     count = changes(cards)
     with subprocess.Popen(["sleep", "600"], user=65534) as other:
         try:
@@ -284,7 +288,7 @@ def test_a_card_that_another_user_works_on(folder, cards):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may set the cards")
 def test_a_card_of_mig_instances(folder, cards):
-    """Promise: a card that is split by MIG is not set, nor are the others without it."""
+    """Promise: neither a card that is split by MIG nor the whole cards next to it are set."""
     count = changes(cards)
     cards.gpu(0).mig_mode = 1.0
     _, data = saved_run(folder, STEPS, **on_cards(cards))
@@ -295,7 +299,9 @@ def test_a_card_of_mig_instances(folder, cards):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a control daemon of another user needs root")
 def test_through_the_control_daemon(folder, cards):
-    """Promise: a user without permission saves within the operator's rules; then it is restored."""
+    """Promise: a user without permission saves within the operator's rules, and levers are
+    restored.
+    """
     from tests.control.daemon.conftest import made_rig, tidied
 
     rig = made_rig(Path(tempfile.mkdtemp(prefix="wattloop-daemon-")))
@@ -323,7 +329,7 @@ def test_through_the_control_daemon(folder, cards):
 
 
 def test_ctrl_z(folder):
-    """Promise: while the program is stopped the levers are as before, and then set again."""
+    """Promise: while the program is stopped the levers are restored, and then set again."""
     started = start(folder, TRAINING + "train(600)")
     try:
         wait_until(lambda: limits() != AS_FOUND)
@@ -339,7 +345,9 @@ def test_ctrl_z(folder):
 
 
 def test_ctrl_c(folder):
-    """Promise: in a terminal ctrl-C ends the program as without `--save`; levers are restored."""
+    """Promise: in a terminal ctrl-C ends the program as without `--save`, and levers are
+    restored.
+    """
     program = TRAINING.replace("shared().step()", "shared().step(); look()") + (
         "def look():\n"
         "    global found\n"
@@ -368,7 +376,9 @@ def ranks(folder, rank, **more):
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_runs_of_one_job_follow_the_first(folder, killed):
-    """Promise: one run decides, the others set the same, and restore when it ends or dies."""
+    """Promise: one run decides, the others set the same, and restore when it finishes or
+    crashes.
+    """
     program = TRAINING + "open('pid', 'w').write(str(os.getpid()))\n"
     program += "train(0, until=lambda: os.path.exists('end'))"
     leader = start(folder, program, **ranks(folder, 0, WATTLOOP_GUARDIAN="1"))
@@ -420,7 +430,9 @@ def test_a_follower_that_may_not_set_its_gpu(folder):
 
 
 def test_a_lease_that_is_not_renewed(tmp_path):
-    """Promise: a file left from a dead leader is never followed, a living one until its lease."""
+    """Promise: a dead leader's file is never followed, and a live one's only until its lease
+    ends.
+    """
     path = tmp_path / "jobs" / "job.json"
     JobLeader(path, "dead").set(Setting(300.0, None))
     follower = JobFollower(path)
@@ -443,7 +455,9 @@ def test_a_lease_that_is_not_renewed(tmp_path):
 
 
 def test_a_refusal_is_seen_without_a_change_of_the_leader(tmp_path):
-    """Promise: a leader that keeps its setting learns of a refusal with its next beat."""
+    """Promise: a leader that does not change its setting learns of a refusal at its next
+    heartbeat.
+    """
     path = tmp_path / "jobs" / "job.json"
     leader = JobLeader(path, "leader")
     leader.set(Setting(400.0, None))
@@ -507,7 +521,7 @@ class Writer(step_file.StepFileWriter):
 
 
 def test_the_slowest_rank_counts(tmp_path, monkeypatch):
-    """Promise: a step has ended when every rank has made it."""
+    """Promise: a step has ended when every rank has finished it."""
     now_s = 0.0
     live = LiveSteps(tmp_path, lambda: now_s)
     first, second = (Writer(tmp_path, rank, monkeypatch) for rank in (0, 1))
@@ -520,8 +534,8 @@ def test_the_slowest_rank_counts(tmp_path, monkeypatch):
     assert live.poll() == [(3.5, True)]
 
 
-def test_a_rank_that_steps_no_more_holds_nothing_up(tmp_path, monkeypatch):
-    """Promise: steps of the others count again after a moment."""
+def test_a_rank_that_stops_stepping_does_not_block_the_others(tmp_path, monkeypatch):
+    """Promise: after a moment, steps of the other ranks count again."""
     now = [0.0]
     live = LiveSteps(tmp_path, lambda: now[0])
     first, second = (Writer(tmp_path, rank, monkeypatch) for rank in (0, 1))
@@ -548,7 +562,7 @@ def test_the_next_process_of_a_rank_takes_over(tmp_path, monkeypatch):
 
 
 def test_evaluations_interrupt(tmp_path, monkeypatch):
-    """Promise: evaluation, checkpoint and compilation come as interruptions, in order."""
+    """Promise: evaluation, checkpoint and compilation are reported as interruptions, in order."""
     live = LiveSteps(tmp_path)
     rank = Writer(tmp_path, 0, monkeypatch)
     rank.add(step_file.STEP, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
@@ -557,8 +571,10 @@ def test_evaluations_interrupt(tmp_path, monkeypatch):
     assert live.poll() == [(1.0, True), (1.5, False), (5.0, True)]
 
 
-def test_a_program_is_known_again(tmp_path, monkeypatch):
-    """Promise: seeds, names and the interpreter's path do not matter; arguments and GPUs do."""
+def test_a_program_is_recognised(tmp_path, monkeypatch):
+    """Promise: seeds, names and the interpreter's path do not identify a program; arguments and
+    GPUs do.
+    """
     monkeypatch.chdir(tmp_path)
     script = Path("train.py")
     script.write_text("train()")
@@ -585,7 +601,7 @@ def test_a_program_is_known_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"version": 1}', '{"version": 1, "learned": {"a": 1}}']
 )
-def test_a_damaged_file_of_what_was_learned(tmp_path, text):
+def test_a_damaged_file_of_settings(tmp_path, text):
     """Promise: it is ignored."""
     key = ProgramKey("a", "b")
     (tmp_path / "a.json").write_text(text)
@@ -593,7 +609,7 @@ def test_a_damaged_file_of_what_was_learned(tmp_path, text):
 
 
 def test_options_that_do_not_fit(folder):
-    """Promise: the message names the option, the value and the remedy; nothing is started."""
+    """Promise: the message names option, value and remedy, and the program is not started."""
     for words, expected in (
         (["--max-slowdown", "fast"], "--max-slowdown: 'fast' is not a share"),
         (["--max-slowdown", "5"], "--max-slowdown 5: give a share from 0 to 100%, such as 5%"),

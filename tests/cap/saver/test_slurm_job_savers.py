@@ -1,4 +1,4 @@
-"""Savers of a node's jobs: which jobs have one, what it does, and that levers are restored."""
+"""Promises of the savers of a node's jobs: which jobs have one, its effect, and restored levers."""
 
 import multiprocessing
 import os
@@ -59,7 +59,7 @@ def slurm_says(folder: Path, **facts: str) -> None:
 
 
 def levers() -> list[Any]:
-    """Limits and clocks of the node's cards."""
+    """Return limits and clocks of the node's cards."""
     states = (card.now() for card in shared_gpus(2))
     return [(now.limit_w, now.max_clock_mhz) for now in states]
 
@@ -76,7 +76,7 @@ def start(place: Node, **rules: Any) -> Agent:
 
 
 def program(folder: Path, seconds: float, **variables: str) -> "subprocess.Popen[bytes]":
-    """A job's program, as `wattloop run` starts it: with a folder for its steps."""
+    """Start a job's program as `wattloop run` does, with a folder for its steps."""
     (folder / "steps").mkdir(exist_ok=True)
     (folder / "job.py").write_text(f"{TRAINING}\ntrain({seconds})\n")
     environment = {
@@ -97,8 +97,8 @@ def saving_of(place: Node) -> SavingResult:
 
 
 def test_a_job_with_steps_is_saved_and_its_levers_restored(quick: Node, tmp_path: Path) -> None:
-    """Promise: caps are lowered while the job trains, its record has the saving, and the levers
-    are as before when it has ended.
+    """Promise: caps are lower while the job trains, its record has the saving, and the levers are
+    restored when it has ended.
     """
     slurm_says(tmp_path / "no-slurm")
     start(quick, clocks=True)
@@ -154,8 +154,8 @@ def test_a_killed_agent_is_restored_after(
         job.wait()
 
 
-def test_jobs_that_object_or_have_no_steps(quick: Node, tmp_path: Path) -> None:
-    """Promise: nothing is set for them, and the record says why."""
+def test_jobs_that_opt_out_or_have_no_steps(quick: Node, tmp_path: Path) -> None:
+    """Promise: such jobs keep their settings, and the record says why."""
     slurm_says(tmp_path / "no-slurm")
     start(quick)
     cases: list[tuple[dict[str, str], str]] = [

@@ -1,4 +1,4 @@
-"""Sums of savings over runs: values, intervals, money, CO2e, odd records."""
+"""Promises of sums of savings over runs: values, intervals, money, CO2e and odd records."""
 
 import math
 import random
@@ -124,7 +124,7 @@ def test_one_run(store: Store) -> None:
 
 
 def test_intervals_of_jobs_are_independent_and_of_nodes_are_not(store: Store) -> None:
-    """Promise: half-widths of jobs add as squares, those of the nodes of one job add up."""
+    """Promise: half-widths of jobs add in squares, those of the nodes of one job add linearly."""
     alone = [record(f"r{n}", saving()) for n in range(4)]
     total = sum_savings(fill(store, *alone))
     assert total.saved_j is not None
@@ -155,7 +155,7 @@ def test_the_interval_covers_the_sum() -> None:
 
 
 def test_runs_in_which_nothing_was_set(store: Store) -> None:
-    """Promise: they could have saved; that is not in the saving, and model errors add up."""
+    """Promise: their possible saving stays out of the sum, and model errors add up."""
     left = SavingResult(SavingState.LEFT, "too short")
     runs = fill(
         store,
@@ -174,7 +174,7 @@ def test_runs_in_which_nothing_was_set(store: Store) -> None:
 
 
 def test_currencies_and_zones(store: Store) -> None:
-    """Promise: amounts of different currencies are not added; runs without a price are told."""
+    """Promise: amounts of different currencies are not added; runs without a price are counted."""
     accounting = dict(record("x", None).accounting or {})
     dollars = accounting | {"cost": {"currency": "USD", "tariff_per_kwh": 0.1, "amount": 1.0}}
     neither = accounting | {"cost": None, "carbon_g": None, "carbon_intensity": None}
@@ -197,8 +197,8 @@ def test_currencies_and_zones(store: Store) -> None:
     assert total.carbon_g.value == pytest.approx(0.3 * (100 + 100 + 800))
 
 
-def test_a_tariff_of_now_is_used_where_the_run_had_none(store: Store) -> None:
-    """Promise: as `runs show` does, present settings fill in what a run did not know."""
+def test_the_present_tariff_is_used_where_the_run_had_none(store: Store) -> None:
+    """Promise: present settings fill in missing values, as `runs show` does."""
     accounting = dict(record("x", None).accounting or {}) | {"cost": None}
     insert_run(store, record("a", saving(), accounting=accounting))
     settings = Settings(
@@ -251,7 +251,7 @@ ODD: list[Any] = [None, True, -1, 1e308, math.nan, math.inf, "x", [], {}, {"valu
 
 @pytest.mark.parametrize("field", [*SavingResult.__dataclass_fields__])
 def test_odd_records_are_left_out(store: Store, field: str) -> None:
-    """Promise: a record of another machine may hold anything, and the sum is still made."""
+    """Promise: a malformed record of another machine does not stop the sum."""
     odd = [record(f"r{n}", saving().to_dict() | {field: value}) for n, value in enumerate(ODD)]
     total = sum_savings(fill(store, *odd, record("sound", saving())))
     assert total.runs >= 1
@@ -267,8 +267,8 @@ def test_runs_without_accounting(store: Store, accounting: Any) -> None:
     assert (run.cost, run.carbon_g, run.rest_j, run.factor) == (None, None, None, 1.0)
 
 
-def test_a_store_of_before_the_saver(store: Store) -> None:
-    """Promise: runs whose record knows nothing of savings are read, and do not count."""
+def test_a_store_of_an_earlier_version(store: Store) -> None:
+    """Promise: runs whose records have no savings are read, and do not count."""
     insert_run(store, record("old", None))
     with store.writing() as connection:
         connection.execute(
@@ -280,7 +280,7 @@ def test_a_store_of_before_the_saver(store: Store) -> None:
 
 
 def test_many_runs(store: Store) -> None:
-    """Promise: runs without a saver are not parsed, and the sum of many is narrow."""
+    """Promise: runs without a saver are not parsed, and the interval of many runs is narrow."""
     runs = fill(store, *(record(f"r{n:03}", saving() if n % 2 else None) for n in range(60)))
     total = sum_savings(runs)
     assert (len(runs), total.compared) == (30, 30)
