@@ -1,4 +1,4 @@
-"""Promises of the baselines file: what it holds comes back; what is not comparable is said."""
+"""Promises of the baselines file: it reads back as written, and incomparable figures are named."""
 
 import json
 import math
@@ -22,8 +22,8 @@ def baseline(machine: Machine = XEON, **series: FigureSeries) -> Baseline:
     return Baseline(machine, next(iter(found)), found, 123.0, "0.1.0")
 
 
-def test_what_is_written_comes_back(tmp_path: Path) -> None:
-    """Promise: a file read is the file written, for several names and kinds of machine."""
+def test_the_file_reads_back_as_written(tmp_path: Path) -> None:
+    """Promise: a file reads back as written, for several names and kinds of machine."""
     known = Baselines()
     known.put("train", baseline())
     known.put("train", baseline(EPYC))
@@ -55,7 +55,9 @@ def test_a_new_one_replaces_only_that_of_its_kind_of_machine() -> None:
     ],
 )
 def test_files_that_cannot_be_used(content: str | None, said: str, tmp_path: Path) -> None:
-    """Promise: missing, torn, foreign, newer or damaged: said with the path and what to do."""
+    """Promise: for a missing, torn, foreign, newer or damaged file the error has path and
+    remedy.
+    """
     file = tmp_path / "b.json"
     if content is not None:
         file.write_text(content)
@@ -66,7 +68,9 @@ def test_files_that_cannot_be_used(content: str | None, said: str, tmp_path: Pat
 
 @pytest.mark.parametrize("values", [[], [math.nan], [1.0, math.inf], [-1.0], "x", None])
 def test_a_figure_without_values_is_damage(values: object, tmp_path: Path) -> None:
-    """Promise: no repeats, or impossible ones, are not compared: with NaN all would pass."""
+    """Promise: missing or impossible repeats are an error: a comparison with NaN would always
+    pass.
+    """
     known = Baselines()
     known.put("x", baseline())
     data = json.loads(known.to_text())
@@ -77,8 +81,8 @@ def test_a_figure_without_values_is_damage(values: object, tmp_path: Path) -> No
         Baselines.read(file)
 
 
-def test_another_machine_is_not_compared_unless_asked_and_then_said() -> None:
-    """Promise: figures of another kind of machine never pass in silence."""
+def test_another_kind_of_machine_is_compared_on_request_with_a_note() -> None:
+    """Promise: figures of another kind of machine are never compared without a message."""
     known = Baselines()
     known.put("x", baseline(EPYC))
     with pytest.raises(NotComparable, match="another machine"):
@@ -89,8 +93,8 @@ def test_another_machine_is_not_compared_unless_asked_and_then_said() -> None:
     assert "another kind of machine" in found.notes[0]
 
 
-def test_another_specimen_is_compared_and_said() -> None:
-    """Promise: two machines of one kind are compared, with a word that they differ."""
+def test_another_machine_of_the_kind_is_compared_with_a_note() -> None:
+    """Promise: two machines of one kind are compared, with a note that they differ."""
     now = {one.kind: one for one in (JOULES, SECONDS)}
     other = XEON._replace(specimen="zzz")
     found = compare("x", baseline(other), now, FigureKind.ENERGY, machine=XEON, tolerance=0.05)
@@ -99,7 +103,7 @@ def test_another_specimen_is_compared_and_said() -> None:
 
 
 def test_another_kind_of_figure_is_not_compared_unless_asked() -> None:
-    """Promise: joules before and seconds now is an error that names both and the way out."""
+    """Promise: a comparison of joules with seconds is an error that names both and the remedy."""
     now = {FigureKind.CPU_TIME: SECONDS}
     with pytest.raises(NotComparable, match="judges energy, and here it would be CPU time"):
         compare("x", baseline(), now, FigureKind.CPU_TIME, machine=XEON, tolerance=0.05)
@@ -110,7 +114,7 @@ def test_another_kind_of_figure_is_not_compared_unless_asked() -> None:
 
 
 def test_joules_of_other_sensors_are_not_compared() -> None:
-    """Promise: a GPU more, or a simulated one, is another figure."""
+    """Promise: an additional or simulated GPU makes another figure."""
     for other in (
         FigureSeries(
             FigureKind.ENERGY, (10.0,), 0.1, "measured", ("cpu:0/package", "gpu:0 (H200)")
@@ -129,15 +133,15 @@ def test_joules_of_other_sensors_are_not_compared() -> None:
 
 
 def test_a_name_that_is_not_there_names_those_that_are() -> None:
-    """Promise: a misspelt name shows what there is."""
+    """Promise: the error for an unknown name lists the existing ones."""
     known = Baselines()
     known.put("train", baseline())
     with pytest.raises(NotComparable, match="'train'"):
         known.find("trian", XEON)
 
 
-def test_this_machine_is_known_without_its_name() -> None:
-    """Promise: what is published with the code names no host."""
+def test_this_machine_is_identified_without_its_name() -> None:
+    """Promise: a baseline that is published with the code names no host."""
     here = Machine.here()
     assert here.cpus >= 1
     assert here == Machine.from_dict(here.to_dict())

@@ -1,4 +1,5 @@
-"""Promises of docs/check.md: the action and the template run `ci/check.sh`, which hands on codes.
+"""Promises of docs/check.md: the action and the template run `ci/check.sh`, which passes exit codes
+on.
 
 `wattloop` and `gh` are small programs on PATH that record how they were called: what is tested is
 the script between them. `tests/cli/test_check.py` tests the verb itself. GitLab's notes API is a

@@ -1,4 +1,4 @@
-"""Promises of what is compared: sensors only, the same parts, limits in known units."""
+"""Promises of compared figures: sensors only, the same parts, limits in known units."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def domain(
 
 
 def test_only_what_sensors_read_is_energy() -> None:
-    """Promise: an estimate or a model is never part of the joules that are judged."""
+    """Promise: an estimate or a model is never part of the judged joules."""
     result = WindowResult(
         "x", 0, None, 0.0, 1.0,
         (
@@ -39,8 +39,8 @@ def test_only_what_sensors_read_is_energy() -> None:
     assert energy_reading(result._replace(domains=result.domains[1:])) is None
 
 
-def test_what_is_judged_falls_back_in_order() -> None:
-    """Promise: joules, else instructions, else CPU time; elapsed time never by itself."""
+def test_the_judged_figure_falls_back_in_order() -> None:
+    """Promise: joules, else instructions, else CPU time; never elapsed time by itself."""
     assert judged_kind(FigureKind) is FigureKind.ENERGY
     assert (
         judged_kind([FigureKind.TIME, FigureKind.CPU_TIME, FigureKind.INSTRUCTIONS])
@@ -80,16 +80,16 @@ def test_a_kind_that_one_repeat_lacks_is_not_compared() -> None:
         ("2e9 instructions", FigureKind.INSTRUCTIONS, 2e9),
     ],
 )
-def test_limits_as_people_write_them(text: str, kind: FigureKind, value: float) -> None:
-    """Promise: the unit says which figure is meant; milli and mega are told apart."""
+def test_limits_in_all_notations(text: str, kind: FigureKind, value: float) -> None:
+    """Promise: the unit determines the figure, and milli differs from mega."""
     found = parse_limit(text)
     assert found.kind is kind
     assert found.value == pytest.approx(value)
 
 
 @pytest.mark.parametrize("text", ["12", "J", "12 parsec", "-3 J", "", "1.2.3 J", "nan J"])
-def test_a_limit_that_is_none_is_refused(text: str) -> None:
-    """Promise: a wrong unit or number is said, with what to write."""
+def test_an_invalid_limit_is_refused(text: str) -> None:
+    """Promise: the error for a wrong unit or number shows the right form."""
     with pytest.raises(ConfigError):
         parse_limit(text)
 

@@ -1,4 +1,4 @@
-"""Promises of the tables for pull requests: whatever a test is called stays text."""
+"""Promises of the tables for pull requests: names of tests stay text."""
 
 from wattloop.check.figures import FigureKind, FigureSeries
 from wattloop.check.markdown import comparison_markdown, table

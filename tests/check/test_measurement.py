@@ -1,7 +1,7 @@
-"""Promises of the counters: threads, children and their children count; we ourselves do not.
+"""Promises of the counters: threads, children and their children count; Wattloop itself does not.
 
 Processors of virtual machines often have no counter of instructions. The kernel's clock of a task
-is an event of the same kind that every Linux has, and what it counts is known: CPU time.
+is an event of the same kind that every Linux has, and its count is known: CPU time.
 """
 
 import subprocess
@@ -29,7 +29,7 @@ def counted(found: dict[FigureKind, object]) -> float:
     return found[FigureKind.INSTRUCTIONS].value / 1e9  # type: ignore[attr-defined] # a Reading
 
 
-def test_children_and_their_children_are_counted_and_we_are_not() -> None:
+def test_children_and_their_children_are_counted_without_wattloop() -> None:
     """Promise: the count begins with the program's exec and follows what it starts."""
     inner = (
         f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY.format(10**6)!r}])"
@@ -43,8 +43,8 @@ def test_children_and_their_children_are_counted_and_we_are_not() -> None:
     assert counted(found) == pytest.approx(cpu_s, rel=0.15)
 
 
-def test_threads_that_were_there_before_are_counted() -> None:
-    """Promise: a pool of threads made earlier is part of what a block used."""
+def test_earlier_threads_are_counted() -> None:
+    """Promise: a pool of threads that was created earlier is part of the block's use."""
     go = threading.Event()
     thread = threading.Thread(target=lambda: (go.wait(), busy()))
     thread.start()
@@ -56,8 +56,10 @@ def test_threads_that_were_there_before_are_counted() -> None:
     assert counted(found) == pytest.approx(found[FigureKind.CPU_TIME].value, rel=0.3)
 
 
-def test_an_event_that_is_not_there_is_said() -> None:
-    """Promise: without the counter there is CPU time, no instructions, and a reason."""
+def test_a_missing_event_is_reported() -> None:
+    """Promise: without the counter there is CPU time, and instructions are missing with a
+    reason.
+    """
     counters = OwnCounters((987_654, 0))
     assert set(counters.end()) == {FigureKind.CPU_TIME}
     assert "cannot be counted" in counters.reason

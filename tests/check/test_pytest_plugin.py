@@ -1,4 +1,4 @@
-"""Promises of the pytest plugin, kept by real runs of pytest inside of this one."""
+"""Promises of the pytest plugin, tested by real runs of pytest."""
 
 import json
 import os
@@ -28,7 +28,7 @@ OPTIONS = ("-p", "wattloop.check.pytest_plugin", "-p", "no:cacheprovider", "-p",
 
 @pytest.fixture(autouse=True)
 def nothing_can_be_read(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without sensors, whatever this one has."""
+    """Make a machine without sensors, whatever this one has."""
     (pytester.path / "sys").mkdir()
     monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(pytester.path / "sys"))
     monkeypatch.setenv("WATTLOOP_METERS", "rapl")
@@ -74,8 +74,8 @@ def test_all_of_it(energy):
 def test_joules_of_a_block_and_of_a_whole_test(pytester: pytest.Pytester, sensed: Driver) -> None:
     """Promise: only the block counts where there is one; a limit that is broken fails the test.
 
-    The test advances the counter itself, so how long it takes changes no energy. The limit that is
-    broken is far below what is spent: on a busy machine a window is uncertain by several joules.
+    The test advances the counter itself, so how long it takes changes no energy. The broken limit
+    is far below the energy used: on a busy machine a window is uncertain by several joules.
     """
     result = ran(pytester, BLOCKS.replace("SYS", repr(str(pytester.path / "sys"))))
     result.assert_outcomes(passed=1, failed=1)
@@ -88,7 +88,7 @@ def test_joules_of_a_block_and_of_a_whole_test(pytester: pytest.Pytester, sensed
 
 
 def test_without_sensors_cpu_time_or_instructions_are_judged(pytester: pytest.Pytester) -> None:
-    """Promise: a limit in seconds holds where joules cannot be had, and the report says why."""
+    """Promise: a limit in seconds holds where joules are unavailable, and the report says why."""
     result = ran(
         pytester,
         """
@@ -117,10 +117,10 @@ def test_too_much(energy):
     )
 
 
-def test_a_sensor_that_answers_only_sometimes_is_said(
-    pytester: pytest.Pytester, sensed: Driver
-) -> None:
-    """Promise: repeats of which only some have joules are judged by what all have, with a word."""
+def test_an_intermittent_sensor_is_reported(pytester: pytest.Pytester, sensed: Driver) -> None:
+    """Promise: repeats of which only some have joules are judged by their common figure, with a
+    note.
+    """
     code = """
 @pytest.mark.energy(below=("90 J", "90 s"), repeats=2)
 def test_x(tmp_path):
@@ -150,7 +150,7 @@ def test_epoch():
 
 
 def scattered(pytester: pytest.Pytester, *values: float) -> None:
-    """Put these values into the baseline, so that no verdict depends on how busy we are."""
+    """Write these values into the baseline, so that no verdict depends on the machine's load."""
     file = pytester.path / "energy-baselines.json"
     data = json.loads(file.read_text())
     (entry,) = data["entries"]["test_it.py::test_epoch"]
@@ -191,7 +191,9 @@ def test_a_regression_in_joules_is_seen(pytester: pytest.Pytester, sensed: Drive
 def test_a_baseline_of_another_figure_is_not_compared(
     pytester: pytest.Pytester, sensed: Driver
 ) -> None:
-    """Promise: joules before, none now: the test passes, and the report says it was not judged."""
+    """Promise: joules before and none now: the test passes, and the report says it was not
+    judged.
+    """
     with sensed:
         ran(pytester, BASE, "--energy-update").assert_outcomes(passed=1)
     (pytester.path / "sys").rename(pytester.path / "gone")
@@ -223,7 +225,7 @@ def test_wrong_words_fail_with_what_to_write(
 
 
 def test_a_damaged_file_of_baselines_fails_with_its_path(pytester: pytest.Pytester) -> None:
-    """Promise: a torn file is said, not taken for 'no baseline yet'."""
+    """Promise: a torn file is an error, not 'no baseline yet'."""
     (pytester.path / "energy-baselines.json").write_text("{")
     result = ran(pytester, BASE)
     result.assert_outcomes(failed=1)
@@ -240,7 +242,7 @@ def test_a_test_that_fails_by_itself_is_not_taken(pytester: pytest.Pytester) -> 
 def test_workers_side_by_side_do_not_judge_joules(
     pytester: pytest.Pytester, sensed: Driver
 ) -> None:
-    """Promise: under xdist each test answers for its own CPU time, and results still arrive."""
+    """Promise: under xdist each test is judged by its own CPU time, and results still arrive."""
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     code = "@pytest.mark.energy(below=('1 J', '30 s'))\ndef test_x():\n    work()\n"
     with sensed:
@@ -250,10 +252,10 @@ def test_workers_side_by_side_do_not_judge_joules(
     result.stdout.fnmatch_lines(["*test_x*limit 30.0 s*below", "*side by side*"])
 
 
-def test_whoever_installs_wattloop_has_the_fixture(
+def test_installing_wattloop_installs_the_fixture(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: the entry point of the package is enough, and `-p no:wattloop` leaves it out."""
+    """Promise: the entry point of the package is enough, and `-p no:wattloop` disables it."""
     entry_points = tomllib.loads((SRC.parent / "pyproject.toml").read_text())["project"][
         "entry-points"
     ]["pytest11"]
@@ -271,8 +273,8 @@ def test_whoever_installs_wattloop_has_the_fixture(
     without.assert_outcomes(errors=1)
 
 
-def test_the_plugin_costs_those_who_do_not_use_it_nothing() -> None:
-    """Promise: loading it imports pytest, and of ours only what `import wattloop` does."""
+def test_the_unused_plugin_loads_no_module_of_wattloop() -> None:
+    """Promise: loading it imports pytest, and of Wattloop only what `import wattloop` does."""
     code = (
         "import sys, pytest, wattloop; before = set(sys.modules); "
         "import wattloop.check.pytest_plugin; "

@@ -13,8 +13,8 @@ def series(*values: float, uncertainty: float = 0.0) -> FigureSeries:
     return FigureSeries(FigureKind.ENERGY, values, uncertainty)
 
 
-def test_a_difference_within_the_tolerance_is_none() -> None:
-    """Promise: 3% more, sure as it is, passes with a tolerance of 5%."""
+def test_a_difference_within_the_tolerance_passes() -> None:
+    """Promise: a certain increase of 3% passes with a tolerance of 5%."""
     found = judge(series(100, 100.1, 99.9), series(103, 103.1, 102.9), 0.05)
     assert found.verdict is EnergyVerdict.SAME
     assert found.change == pytest.approx(0.03)
@@ -24,14 +24,16 @@ def test_a_difference_within_the_tolerance_is_none() -> None:
 
 
 def test_a_difference_within_the_noise_is_unclear() -> None:
-    """Promise: 10% more of what scatters by 45% is neither the same nor a loss."""
+    """Promise: an increase of 10% with a scatter of 45% is neither the same nor a loss."""
     found = judge(series(80, 100, 120), series(90, 110, 130), 0.05)
     assert found.verdict is EnergyVerdict.UNCLEAR
     assert "cannot tell whether 5% more is used" in found.notes[0]
 
 
 def test_equal_means_in_wide_noise_are_not_the_same() -> None:
-    """Promise: at ±57% of noise nothing is called the same, and the repeats it takes are named."""
+    """Promise: at ±57% of noise no verdict is 'same', and the required number of repeats is
+    named.
+    """
     found = judge(series(77, 100, 123), series(77, 100, 123), 0.05)
     assert found.noise is not None
     assert 0.4 < found.noise < 0.7
@@ -47,26 +49,26 @@ def test_equal_means_in_wide_noise_are_not_the_same() -> None:
     assert sum(told) / rounds == pytest.approx(0.05, rel=0.1)
 
 
-def test_noise_that_no_repeats_help_is_said() -> None:
-    """Promise: not a number of repeats that would take a year."""
+def test_noise_beyond_repeats_is_reported() -> None:
+    """Promise: the message does not ask for repeats that would take a year."""
     found = judge(series(1.0, 199.0), series(1.0, 199.0), 0.05)
     assert found.verdict is EnergyVerdict.UNCLEAR
     assert "a longer command or a quieter machine" in found.notes[0]
 
 
 def test_less_is_an_improvement() -> None:
-    """Promise: what uses clearly less is called so."""
+    """Promise: a clear decrease is called an improvement."""
     assert judge(series(100, 101, 99), series(80, 81, 79), 0.05).verdict is EnergyVerdict.IMPROVED
 
 
-def test_one_new_reading_is_held_against_the_scatter_of_the_baseline() -> None:
-    """Promise: a single repeat is judged with the spread known from before."""
+def test_one_new_reading_is_judged_by_the_scatter_of_the_baseline() -> None:
+    """Promise: a single repeat is judged with the scatter of the baseline."""
     before = series(95, 100, 105, 98, 102)
     assert judge(before, series(107), 0.05).verdict is EnergyVerdict.UNCLEAR
     assert judge(before, series(130), 0.05).verdict is EnergyVerdict.REGRESSION
 
 
-def test_one_of_each_says_that_its_noise_is_not_known() -> None:
+def test_one_of_each_reports_unknown_noise() -> None:
     """Promise: unmeasured noise is not reported as 0; sensor error counts all the same."""
     found = judge(series(100), series(110), 0.05)
     assert found.noise is None
@@ -77,7 +79,7 @@ def test_one_of_each_says_that_its_noise_is_not_known() -> None:
 
 
 def test_an_outlier_does_not_decide() -> None:
-    """Promise: one repeat during which something else ran is left out, and said."""
+    """Promise: a repeat disturbed by another program is left out, and the report says so."""
     found = judge(series(100, 101, 99, 100, 101), series(100, 101, 99, 100, 300), 0.05)
     assert found.verdict is EnergyVerdict.SAME
     assert found.now == pytest.approx(100)
@@ -85,7 +87,9 @@ def test_an_outlier_does_not_decide() -> None:
 
 
 def test_false_alarms_and_misses_stay_rare() -> None:
-    """Promise: of 5 repeats with 3% noise, < 2% false alarms, and 20% more is seen in > 98%."""
+    """Promise: of 5 repeats with 3% noise, < 2% false alarms, and an increase of 20% is found in
+    > 98%.
+    """
     rng = random.Random(7)
 
     def drawn(mean: float) -> FigureSeries:
@@ -112,7 +116,7 @@ def test_a_baseline_of_nothing_has_no_share() -> None:
 
 
 def test_a_limit_is_broken_beyond_noise() -> None:
-    """Promise: above the limit fails, above but within its noise passes and says so."""
+    """Promise: above the limit fails; above but within its noise passes with a note."""
     assert against_limit(series(12.5), 12) == (False, "")
     assert against_limit(series(11.5), 12) == (True, "")
     holds, said = against_limit(series(12.5, uncertainty=1.0), 12)
