@@ -1,4 +1,4 @@
-"""A thread that lives as long as its block."""
+"""Promises of a thread that lives as long as its block."""
 
 import threading
 
@@ -8,7 +8,7 @@ from wattloop.core.process import BackgroundThread
 
 
 class Counting(BackgroundThread):
-    """Looks again and again."""
+    """A loop that counts its rounds."""
 
     def __init__(self) -> None:
         super().__init__("counting")
@@ -22,7 +22,7 @@ class Counting(BackgroundThread):
 
 
 class Deaf(BackgroundThread):
-    """Does not hear that it is over."""
+    """A loop that ignores the request to stop."""
 
     def __init__(self, release: threading.Event) -> None:
         super().__init__("deaf", patience_s=0.01)
@@ -33,7 +33,7 @@ class Deaf(BackgroundThread):
 
 
 def test_work_goes_on_while_the_block_runs_and_ends_with_it() -> None:
-    """Also when the block fails."""
+    """The thread also ends when the block fails."""
     counting = Counting()
     with pytest.raises(KeyError), counting:
         assert counting.has_looked.wait(60.0)

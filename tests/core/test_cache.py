@@ -1,4 +1,6 @@
-"""Promises of caches: made once, errors are not kept, a caller waits no longer than it asks for."""
+"""Promises of caches: computed once, errors are not cached, a caller waits only as long as it
+asks.
+"""
 
 import threading
 import time
@@ -10,8 +12,8 @@ from wattloop.core.cache import ComputedCache, FileCache, LruCache, StaleWhileRe
 from wattloop.core.errors import StoreError
 
 
-def test_an_answer_is_made_once_however_many_ask() -> None:
-    """Also when they ask at the same time."""
+def test_an_answer_is_computed_once_for_many_callers() -> None:
+    """Concurrent requests share one computation."""
     cache, made = ComputedCache(), []
 
     def make() -> int:
@@ -30,8 +32,8 @@ def test_an_answer_is_made_once_however_many_ask() -> None:
     assert (found, len(made)) == ([7] * 5, 1)
 
 
-def test_a_fault_is_not_kept() -> None:
-    """The next one may have more luck."""
+def test_an_error_is_not_cached() -> None:
+    """The next request may succeed."""
     cache = ComputedCache()
     with pytest.raises(ZeroDivisionError):
         cache.get("key", lambda: 1 // 0)
@@ -40,8 +42,8 @@ def test_a_fault_is_not_kept() -> None:
     assert cache.get("key", lambda: 2) == 2
 
 
-def test_what_takes_long_comes_later() -> None:
-    """None at first, the answer when it is made; the oldest makes room."""
+def test_a_slow_answer_comes_later() -> None:
+    """None at first, then the answer once it is computed; the oldest entry makes room."""
     cache, ready = ComputedCache(size=2), threading.Event()
 
     def make() -> str:
@@ -61,14 +63,14 @@ def slow(value: object) -> object:
     return value
 
 
-def test_what_is_made_quickly_is_made_for_each_request() -> None:
+def test_a_quick_answer_is_computed_for_each_request() -> None:
     """A small store shows a new run at once."""
     found = StaleWhileRevalidateCache(quick_s=600.0)
     assert (found.get("k", lambda: 1), found.get("k", lambda: 2)) == (1, 2)
 
 
-def test_what_takes_long_is_shown_again_and_renewed_behind() -> None:
-    """The next reader gets the old one at once; one after him the new one."""
+def test_a_slow_answer_is_reused_and_renewed_in_the_background() -> None:
+    """The next reader gets the old answer at once, and a later one the new answer."""
     found = StaleWhileRevalidateCache()
     assert found.get("k", lambda: slow(1)) == 1
     assert found.get("k", lambda: slow(2)) == 1
@@ -82,8 +84,8 @@ def test_what_takes_long_is_shown_again_and_renewed_behind() -> None:
     assert found.get("k", lambda: slow(5)) == 5
 
 
-def test_two_who_ask_at_a_time_share_one_answer() -> None:
-    """Not made twice."""
+def test_concurrent_callers_share_one_answer() -> None:
+    """The answer is not computed twice."""
     found, made = StaleWhileRevalidateCache(), []
 
     def make() -> int:
@@ -99,8 +101,8 @@ def test_two_who_ask_at_a_time_share_one_answer() -> None:
     assert made == [1]
 
 
-def test_a_fault_is_neither_kept_nor_renewed() -> None:
-    """Neither when asked nor behind: the next one tries again."""
+def test_an_error_is_neither_cached_nor_renewed() -> None:
+    """An error is cached neither on request nor in the background: the next request tries again."""
 
     def fails() -> object:
         raise StoreError("away")
@@ -119,7 +121,7 @@ def test_a_fault_is_neither_kept_nor_renewed() -> None:
 
 
 def test_the_least_recently_used_value_makes_room_and_old_values_are_not_returned() -> None:
-    """By an injected clock."""
+    """Age is measured by an injected clock."""
     now_s = [0.0]
     cache: LruCache[str, int] = LruCache(2, max_age_s=10.0, now_s=lambda: now_s[0])
     cache.put("a", 1)
@@ -135,7 +137,7 @@ def test_the_least_recently_used_value_makes_room_and_old_values_are_not_returne
 
 
 def test_files_survive_the_process_and_broken_ones_are_made_again(tmp_path: Path) -> None:
-    """The oldest make room, and a folder that cannot be written costs time only."""
+    """The oldest files make room, and a folder that cannot be written costs time only."""
 
     def files(folder: Path) -> FileCache[int]:
         return FileCache(folder, suffix=".n", most=3, load=int, dump=lambda n: b"%d" % n)

@@ -1,12 +1,12 @@
-"""Promises of `clock`: time is injected, and the virtual one moves only when told to."""
+"""Promises of `clock`: time is injected, and the virtual clock moves only on request."""
 
 import threading
 
 from wattloop.core.clock import RealClock, VirtualClock
 
 
-def test_virtual_clock_moves_only_when_told() -> None:
-    """Sleeping on it returns at once and takes virtual time; it never goes back."""
+def test_virtual_clock_moves_only_on_request() -> None:
+    """Sleeping on it returns at once and takes virtual time; it never goes backwards."""
     clock = VirtualClock(start_s=5.0, wall_start_s=1_000.0)
     clock.sleep(2.0)
     clock.advance(-10.0)

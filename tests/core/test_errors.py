@@ -1,4 +1,4 @@
-"""Promises of `errors`: one tree, and messages with what, where and what next."""
+"""Promises of `errors`: one tree, and messages that say what is wrong, where, and what to do."""
 
 import inspect
 
@@ -12,20 +12,20 @@ def public_errors() -> set[str]:
     }
 
 
-def test_every_public_error_is_ours() -> None:
-    """Users can catch WattloopError and nothing escapes it."""
+def test_every_public_error_is_a_wattloop_error() -> None:
+    """Users can catch WattloopError, and every error is one."""
     classes = public_errors()
     assert len(classes) > 10
     assert all(issubclass(getattr(errors, name), WattloopError) for name in classes)
 
 
 def test_every_error_stands_in_the_drawn_tree() -> None:
-    """The docstring on top of the file shows all of them."""
+    """The docstring on top of the module shows all of them."""
     assert errors.__doc__ is not None
     assert all(name in errors.__doc__ for name in public_errors())
 
 
-def test_refusal_says_who_why_and_what_to_do() -> None:
+def test_refusal_names_meter_reason_and_remedy() -> None:
     """Meter, reason and remedy in one line."""
     refusal = MeterUnavailable("rapl", "x is not readable", "run chmod", parts=("cpu",))
     assert str(refusal) == "rapl: x is not readable; run chmod"
@@ -33,6 +33,6 @@ def test_refusal_says_who_why_and_what_to_do() -> None:
 
 
 def test_store_errors_share_a_parent() -> None:
-    """One except for all of them."""
+    """One `except` catches all of them."""
     for name in ("StoreUnwritable", "StoreTooNew", "StoreLocked", "RunNotFound"):
         assert issubclass(getattr(errors, name), StoreError)

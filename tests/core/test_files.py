@@ -1,4 +1,4 @@
-"""Promises of files: one holder of a lock, writes that are whole, and no obedience to files that
+"""Promises of files: one owner of a lock, whole writes, and no obedience to files that
 another user can have written.
 """
 
@@ -35,7 +35,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """One that every user can enter; nothing was said yet."""
+    """A folder that every user can enter, before any warning was given."""
     monkeypatch.setattr(files, "_warned", set())
     with tempfile.TemporaryDirectory(prefix="wattloop-owner-") as name:
         Path(name).chmod(0o755)
@@ -55,7 +55,7 @@ def written(path: Path, text: str = "pue: 3\n", uid: int | None = None, mode: in
 def test_file_that_others_may_write_is_ignored(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: int
 ) -> None:
-    """It is named once, with the command that mends it; a file of that name elsewhere is used."""
+    """The warning comes once, with the remedy; a file of that name elsewhere is used."""
     path = written(folder / "wattloop.yaml", mode=mode)
     usual = written(folder / "home" / ".config" / "wattloop" / "wattloop.yaml", "pue: 2\n")
     monkeypatch.chdir(folder)
@@ -73,7 +73,7 @@ def test_file_that_others_may_write_is_ignored(
 
 
 def test_group_of_the_user_alone_is_not_others(folder: Path) -> None:
-    """Many systems give each user a group of their own, and files that it may write."""
+    """Many systems give each user a private group whose members may write the user's files."""
     import grp
     import pwd
 
@@ -98,7 +98,7 @@ def test_file_of_another_group_is_ignored(folder: Path) -> None:
 def test_root_obeys_only_its_own(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
-    """In a parent folder, in the working directory, and in a home that `sudo` kept."""
+    """In a parent folder, in the working directory, and in a home that `sudo` preserved."""
     here = folder / "a" / "b"
     here.mkdir(parents=True)
     monkeypatch.chdir(here)
@@ -140,7 +140,7 @@ print(json.dumps([load_settings().pue, load_settings().pue]))
     ("owner", "obeyed"), [(STRANGER, False), (0, True), (23456, True)], ids=["other", "root", "own"]
 )
 def test_user_obeys_own_files_and_those_of_root(folder: Path, owner: int, obeyed: bool) -> None:
-    """In a real process of a user; what is ignored is said once."""
+    """In a real process of a user; an ignored file is reported once."""
     (folder / ".git").mkdir()
     here = folder / "a" / "b"
     here.mkdir(parents=True)
@@ -161,7 +161,7 @@ def test_user_obeys_own_files_and_those_of_root(folder: Path, owner: int, obeyed
 def test_search_does_not_leave_the_folders_of_the_user(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Outside of a home and a repository it ends where the folders of another user begin."""
+    """Outside of a home and a repository the search ends at the folders of another user."""
     here = folder / "others" / "mine" / "deep"
     here.mkdir(parents=True)
     os.chown(folder / "others", STRANGER, STRANGER)
@@ -215,8 +215,8 @@ time.sleep(60)
 """
 
 
-def test_lock_has_one_holder_and_is_free_when_its_process_is_killed(tmp_path: Path) -> None:
-    """The kernel releases it; the file still says who had it."""
+def test_lock_has_one_owner_and_is_free_when_its_process_is_killed(tmp_path: Path) -> None:
+    """The kernel releases it, and the file still names the last owner."""
     path = tmp_path / "new" / "lock"
     other = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)],
@@ -238,8 +238,8 @@ def test_lock_has_one_holder_and_is_free_when_its_process_is_killed(tmp_path: Pa
     assert not is_locked(path)
 
 
-def test_lock_of_a_file_that_its_last_holder_removed_is_on_the_new_file(tmp_path: Path) -> None:
-    """Else two processes would hold it, one on a file that has no name any more."""
+def test_lock_of_a_file_that_its_last_owner_removed_is_on_the_new_file(tmp_path: Path) -> None:
+    """Otherwise two processes would have the lock, one of them on a file without a name."""
     path = tmp_path / "lock"
     first, second = FileLock(path), FileLock(path)
     assert first.acquire()
@@ -264,7 +264,7 @@ def test_lock_survives_a_forked_child_that_drops_its_copy(tmp_path: Path) -> Non
 
 
 def test_released_lock_is_free_while_a_program_has_a_copy_of_its_file(tmp_path: Path) -> None:
-    """A program that another thread starts has one until it executes."""
+    """A program that another thread starts has a copy until it executes."""
     lock = FileLock(tmp_path / "lock")
     assert lock.acquire()
     with program_with_copies_of(lock.path):
@@ -274,10 +274,10 @@ def test_released_lock_is_free_while_a_program_has_a_copy_of_its_file(tmp_path: 
         assert FileLock(lock.path).acquire()
 
 
-def test_look_at_a_lock_leaves_nothing_locked(
+def test_checking_a_lock_leaves_nothing_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a program starts while `is_locked` holds the file."""
+    """This also holds where a program starts while `is_locked` has the file open."""
     path = tmp_path / "lock"
     path.touch()
     try_lock = files.try_lock
@@ -294,7 +294,7 @@ def test_look_at_a_lock_leaves_nothing_locked(
         assert FileLock(path).acquire()
 
 
-def test_write_is_whole_or_leaves_what_was_there(tmp_path: Path) -> None:
+def test_write_is_whole_or_leaves_the_old_file(tmp_path: Path) -> None:
     """No temporary file stays behind."""
     path = tmp_path / "file"
     atomic_write(path, "text", durable=True)

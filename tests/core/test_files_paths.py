@@ -1,4 +1,4 @@
-"""Promises of paths: folders follow XDG, and nothing that a user writes as a path raises."""
+"""Promises of paths: folders follow XDG, and no path that a user writes raises."""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ def test_home_is_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_user_stays_as_written() -> None:
-    """No exception: the file will be found missing under the name that was written."""
+    """The file is reported as missing under the name that was written."""
     assert user_path("~nobody-of-this-name/x.csv") == Path("~nobody-of-this-name/x.csv")
 
 
 def test_folders_follow_xdg_and_else_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each kind has its own variable; an empty or relative one is as good as none."""
+    """Each kind has its own variable; an empty or relative value is ignored."""
     monkeypatch.setenv("HOME", "/home/user")
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     monkeypatch.setenv("XDG_CACHE_HOME", "")

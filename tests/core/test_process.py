@@ -1,4 +1,4 @@
-"""Promises of process groups that a caller steers."""
+"""Promises of process groups that a caller controls."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from wattloop.core.process import ProcessGroup, last_lines
 
 
 def test_group_is_paused_continued_and_stopped(tmp_path: Path) -> None:
-    """A stopped program ends by itself all the same: it is continued first."""
+    """A stopped program can still end by itself, because it is continued first."""
     output = tmp_path / "out"
     script = "trap 'echo asked; exit 3' TERM; echo ready; while :; do sleep 0.01; done"
     group = ProcessGroup(["sh", "-c", script], dict(os.environ), output=output)
@@ -23,7 +23,7 @@ def test_group_is_paused_continued_and_stopped(tmp_path: Path) -> None:
 
 
 def test_group_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
-    """Its output is added to what was there."""
+    """Its output is added to the earlier output."""
     output = tmp_path / "out"
     output.write_text("earlier\n")
     script = "trap '' TERM; echo ready; while :; do sleep 0.01; done"

@@ -1,4 +1,4 @@
-"""Promises of quantities: one text means one amount, wherever a user writes it."""
+"""Promises of quantities: one text means one amount, in every place where a user writes it."""
 
 from collections.abc import Callable
 
@@ -52,7 +52,7 @@ def test_an_energy_is_the_same_in_tune_and_check(
 def test_a_unit_that_could_be_two_is_refused(
     read: Callable[[str], object], text: str, told: str
 ) -> None:
-    """Promise: nothing is guessed by a factor of a billion; the message names both."""
+    """Promise: a factor of a billion is not guessed; the message names both meanings."""
     with pytest.raises((ValueError, ConfigError), match=told):
         read(text)
 

@@ -1,4 +1,4 @@
-"""Records survive JSON; data that do not have a record's shape are told by the field."""
+"""Promises of records: they survive JSON, and data of another shape are reported by field."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,14 +30,14 @@ WINDOW = {"name": "w", "window_id": 1, "parent_id": None, "begin_s": 0, "end_s":
         ({"missing": [{"name": "dram"}]}, "missing.0.reason: missing"),
     ],
 )
-def test_a_fault_is_told_by_its_field(change: dict[str, Any], fault: str) -> None:
-    """Fields of later versions are no fault."""
+def test_an_error_names_its_field(change: dict[str, Any], fault: str) -> None:
+    """Fields of later versions are not an error."""
     found = shape_fault({**WINDOW, "domains": [ENERGY], **change}, WindowResult)
     assert found.startswith(fault) and bool(found) == bool(fault)
 
 
-def test_what_the_record_writes_has_its_shape() -> None:
-    """A result as it is stored is never refused."""
+def test_a_written_record_has_the_shape_of_its_class() -> None:
+    """A stored result is never refused."""
     whole = WindowResult("w", 1, None, 0.0, 1.0).to_dict()
     assert shape_fault(whole, WindowResult) == ""
     assert shape_fault(None, DomainEnergy) == "it: not an object"
@@ -81,7 +81,7 @@ def test_a_record_comes_back_from_its_json() -> None:
 
 
 def test_fields_of_a_later_version_are_left_out() -> None:
-    """An older version reads what a newer one wrote, on every level."""
+    """An older version reads the records of a newer one, on every level."""
     later = {"x": 1.0, "y": None, "z": 2.0}
     assert from_plain(Drawing, {"colour": "red", "last": later, "style": 1}).last == Point(1.0)
 

@@ -16,7 +16,7 @@ WRAP_J = 1_000.0
 
 
 def test_a_fall_is_a_wrap_or_a_reset() -> None:
-    """Promise: what no machine can draw is a reset, not 650 kW."""
+    """Promise: a fall that implies an impossible power is a reset, not 650 kW."""
     assert counter_rise_j(-990.0, 0.1, WRAP_J) == 10.0
     assert counter_rise_j(-500.0, 0.1, 65_536.0) is None
     assert counter_rise_j(-1.0, 0.1, None) is None
@@ -24,7 +24,7 @@ def test_a_fall_is_a_wrap_or_a_reset() -> None:
 
 
 def test_the_live_curve_has_the_sample_of_a_wrap() -> None:
-    """Promise: the events of a run that goes on show the points that its stored curve has."""
+    """Promise: the events of an unfinished run show the same points as its stored curve."""
     live = pytest.importorskip("wattloop.serve.api.live", reason="needs the extra serve")
     times_s, values_j = array("d", [1.0, 1.1, 1.2, 1.3]), array("d", [984.0, 992.0, 0.0, 8.0])
     domain = {"name": "cpu:0/package", "kind": "counter", "wrap_j": WRAP_J}

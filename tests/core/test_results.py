@@ -61,18 +61,18 @@ def test_total_adds_what_is_in_total_and_errors_in_quadrature() -> None:
 
 
 def test_domain_not_in_total_is_shown_but_not_added() -> None:
-    """Cores inside a package."""
+    """Cores inside a package are an example."""
     assert window(energy("a", 10.0), energy("b", 7.0, in_total=False)).energy_j == 10.0
 
 
 def test_unread_domain_is_none_and_missing_means_incomplete() -> None:
-    """None is not 0 J; a total with a missing part says so."""
+    """None is not 0 J, and a total with a missing part says so."""
     assert window(energy("a", None)).energy_j is None
     assert not window(energy("a", 1.0), missing=(Missing("gpu", "lost"),)).complete
     assert window(energy("a", 1.0)).complete
 
 
-def test_scopes_do_not_count_cores_beside_their_package() -> None:
+def test_scopes_do_not_count_cores_in_addition_to_their_package() -> None:
     """CPU energy is the sum of the packages; a scope without readings is None."""
     result = window(
         energy("cpu:0/package", 10.0),
@@ -86,14 +86,14 @@ def test_scopes_do_not_count_cores_beside_their_package() -> None:
 
 
 def test_sum_is_as_good_as_its_weakest_part() -> None:
-    """Simulated beats estimated beats measured, downwards."""
+    """Simulated is weaker than estimated, and estimated weaker than measured."""
     order = [Provenance.MEASURED, Provenance.MODELLED, Provenance.ESTIMATED, Provenance.SIMULATED]
     for weaker in order:
         assert Provenance.weakest([Provenance.MEASURED, weaker]) is weaker
 
 
 def test_window_survives_json() -> None:
-    """What the journal and the store keep is what was found."""
+    """Journal and store return the window as it was measured."""
     result = window(
         energy("a", 10.0, covered=0.5, tdp_w=65.0),
         energy("b", None),

@@ -1,4 +1,4 @@
-"""What two runs share of an error does not count in their ratio."""
+"""Promises of model errors: the common part of two runs' errors cancels in their ratio."""
 
 import random
 
@@ -40,7 +40,7 @@ def test_the_formula_is_the_derivative(seed: int) -> None:
 
 
 def test_segments_add_up_and_survive_the_store() -> None:
-    """Energies of a model add; as plain data and back it is the same."""
+    """Energies of a model add up, and survive conversion to plain data and back."""
     first, second = _pair(1)
     both = first.plus(second)
     assert both.energy_j == pytest.approx(first.energy_j + second.energy_j)

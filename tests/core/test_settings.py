@@ -1,4 +1,6 @@
-"""Promises of `settings`: nonsense is refused with what is allowed, and sources are remembered."""
+"""Promises of `settings`: invalid values are refused with the valid ones, and sources are
+recorded.
+"""
 
 import pytest
 
@@ -6,8 +8,8 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import ENVIRONMENT, Settings, settings_from
 
 
-def test_environment_overrides_and_is_remembered() -> None:
-    """Each value knows where it came from."""
+def test_environment_overrides_and_is_recorded() -> None:
+    """Each value has its source."""
     settings = settings_from({"WATTLOOP_INTERVAL": "0.5", "WATTLOOP_DEVICES": "cpu, gpu:0"})
     assert settings.interval_s == 0.5
     assert settings.devices == ("cpu", "gpu:0")
@@ -15,8 +17,8 @@ def test_environment_overrides_and_is_remembered() -> None:
     assert "pue" not in settings.sources
 
 
-def test_later_sources_beat_earlier_ones() -> None:
-    """A flag beats the environment, which beats the file."""
+def test_later_sources_take_precedence() -> None:
+    """A flag takes precedence over the environment, and the environment over the file."""
     from_file = Settings().overridden({"pue": 1.2, "zone": "FRA"}, "file x:1")
     from_env = settings_from({"WATTLOOP_PUE": "1.3"}, from_file)
     from_flag = from_env.overridden({"pue": 1.4, "zone": None}, "flag")
@@ -26,8 +28,8 @@ def test_later_sources_beat_earlier_ones() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1e-9, 1e9, -1, "nan", "inf", "quick", True, None.__class__])
-def test_absurd_interval_is_refused_with_what_is_allowed(value: object) -> None:
-    """0, a nanosecond, thirty years and words."""
+def test_absurd_interval_is_refused_with_the_allowed_range(value: object) -> None:
+    """0, a nanosecond, thirty years and text are refused."""
     with pytest.raises(ConfigError, match="interval_s"):
         Settings().overridden({"interval_s": value}, "flag")
 
@@ -48,13 +50,13 @@ def test_absurd_interval_is_refused_with_what_is_allowed(value: object) -> None:
     ],
 )
 def test_value_out_of_range_names_setting_and_source(name: str, value: object) -> None:
-    """The message says which setting, from where."""
+    """The message names the setting and its source."""
     with pytest.raises(ConfigError, match=rf"file a:3: {name}"):
         Settings().overridden({name: value}, "file a:3")
 
 
 def test_unknown_setting_is_refused_with_the_known_ones() -> None:
-    """A typing error does not pass silently."""
+    """A typing error is reported."""
     with pytest.raises(ConfigError, match=r"unknown setting 'intervall'.*interval_s"):
         Settings().overridden({"intervall": 1}, "flag")
 
@@ -64,13 +66,13 @@ def test_every_variable_names_a_setting() -> None:
     assert set(ENVIRONMENT.values()) <= set(Settings._fields)
 
 
-def test_empty_variable_is_as_good_as_none() -> None:
+def test_empty_variable_is_ignored() -> None:
     """`WATTLOOP_PUE=` in a shell means nothing."""
     assert settings_from({"WATTLOOP_PUE": ""}) == Settings()
 
 
 def test_store_is_in_the_users_data_folder_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the XDG rules say."""
+    """It follows the XDG rules."""
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert Settings().store_location == "/data/wattloop/runs.db"
     assert Settings(store="x.db").store_location == "x.db"
@@ -78,7 +80,7 @@ def test_store_is_in_the_users_data_folder_by_default(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("store", [":memory:", "sqlite://", "sqlite:///:memory:"])
 def test_a_store_in_memory_is_refused_before_it_becomes_a_folder(store: str) -> None:
-    """Runs would be forgotten at once, and their journals lay in a folder named `:memory:`."""
+    """Otherwise runs would be lost, with their journals in a folder named `:memory:`."""
     with pytest.raises(ConfigError, match="name a file"):
         Settings().overridden({"store": store}, "flag --store")
 
@@ -98,7 +100,7 @@ def test_a_store_in_memory_is_refused_before_it_becomes_a_folder(store: str) -> 
     ],
 )
 def test_a_tariff_may_name_its_currency(text: str, currency: str) -> None:
-    """Promise: the price is understood as people write it."""
+    """Promise: common notations of a price are understood."""
     settings = settings_from({"WATTLOOP_TARIFF": text})
     assert settings.tariff_per_kwh == pytest.approx(0.30)
     assert settings.currency == currency
@@ -113,7 +115,7 @@ def test_the_currency_next_to_the_number_wins() -> None:
 
 @pytest.mark.parametrize("text", ["cheap", "0.30 EUR 5", "EUR 0.30 USD", "0.3.0", "30 EUR/day"])
 def test_a_tariff_that_is_not_a_price_is_refused_where_it_is_needed(text: str) -> None:
-    """Promise: the caller that needs it gets the reason, another one gets its settings."""
+    """Promise: a caller that needs the tariff gets the reason; another caller gets its settings."""
     with pytest.raises(ConfigError, match="environment WATTLOOP_TARIFF"):
         settings_from({"WATTLOOP_TARIFF": text})
     settings = settings_from({"WATTLOOP_TARIFF": text, "WATTLOOP_PUE": "1.4"}, needs=("store",))

@@ -1,4 +1,4 @@
-"""Promises of `configfile`: the right file is found, and its mistakes are named by line."""
+"""Promises of the settings file: the right file is found, and its errors are named by line."""
 
 import os
 import subprocess
@@ -50,7 +50,7 @@ retain: samples=30d
 
 
 def test_every_key_reaches_its_setting(tmp_path: Path) -> None:
-    """All documented keys are read; paths are relative to the file; lines are remembered."""
+    """All documented keys are read, paths are relative to the file, and lines are recorded."""
     path = write(tmp_path / "wattloop.yaml", FULL)
     settings = read_config(path)
     assert settings.interval_s == 0.5
@@ -91,9 +91,7 @@ def test_every_key_reaches_its_setting(tmp_path: Path) -> None:
         ("devices: {a: 1}\n", 1, "must be a list of names"),
     ],
 )
-def test_mistake_is_named_by_file_line_and_field(
-    tmp_path: Path, text: str, line: int, wanted: str
-) -> None:
+def test_error_names_file_line_and_field(tmp_path: Path, text: str, line: int, wanted: str) -> None:
     """The message begins with FILE:LINE and says what is wrong and what is allowed."""
     path = write(tmp_path / "wattloop.yaml", text)
     with pytest.raises(ConfigError) as caught:
@@ -142,15 +140,15 @@ def test_search_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_named_file_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    """A wrong --config or WATTLOOP_CONFIG is not silently ignored."""
+    """A wrong --config or WATTLOOP_CONFIG is an error."""
     with pytest.raises(ConfigError, match="--config"):
         find_config({}, str(tmp_path / "none.yaml"))
     with pytest.raises(ConfigError, match="WATTLOOP_CONFIG"):
         find_config({"WATTLOOP_CONFIG": str(tmp_path)})
 
 
-def test_environment_beats_file(tmp_path: Path) -> None:
-    """A variable overrides the file, and says so."""
+def test_environment_overrides_file(tmp_path: Path) -> None:
+    """A variable overrides the file, and the source of the value is the variable."""
     path = write(tmp_path / "wattloop.yaml", "pue: 1.5\nzone: FRA\n")
     settings = load_settings({"WATTLOOP_PUE": "2"}, str(path))
     assert (settings.pue, settings.zone) == (2.0, "FRA")
@@ -175,7 +173,9 @@ def test_yaml_is_imported_only_when_there_is_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 def test_directory_that_may_not_be_read_holds_no_file() -> None:
-    """As with another user's $HOME; a file that was named there is refused with the reason."""
+    """Another user's $HOME is an example; a file named explicitly there is refused with the
+    reason.
+    """
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         (home / ".config").mkdir(parents=True)

@@ -1,10 +1,10 @@
-"""Promises of tables: one value for every output, missing is not zero."""
+"""Promises of tables: one value for every output, and missing is not zero."""
 
 from wattloop.core.table import Column, Table, records_csv
 
 
 def test_one_table_has_all_its_forms() -> None:
-    """People read formatted texts; programs get the values."""
+    """People read formatted texts, and programs get the values."""
     columns = (Column("cap"), Column("energy (J)", lambda j: f"{j:.1f}", is_number=True))
     table = Table(columns, (("200 W", 12.345), ("=evil()", 1.0)), "a title")
     assert table.headers == ("cap", "energy (J)")

@@ -1,4 +1,4 @@
-"""Promises of `units`: SI inside, and numbers people can read."""
+"""Promises of `units`: SI inside, and numbers that people can read."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_conversions() -> None:
     ],
 )
 def test_energy_for_people(joules: float, text: str) -> None:
-    """Three digits; watt-hours from the first one on, and joules next to them."""
+    """Three digits; watt-hours from the first one on, with joules in addition."""
     assert format_energy(joules) == text
     assert short_energy(joules) == text.partition(" (")[0]
 
@@ -77,7 +77,7 @@ def test_energies_next_to_each_other_have_one_unit() -> None:
     ],
 )
 def test_money_for_people(amount: float, text: str) -> None:
-    """Cents, two digits of less, and never an exponent or a zero that is none."""
+    """Cents, two digits of smaller amounts, and never an exponent or a rounded zero."""
     assert format_money(amount) == text
 
 
@@ -121,7 +121,7 @@ def test_numbers_for_people(value: float, digits: int, text: str) -> None:
 
 
 def test_large_figures_are_grouped_everywhere() -> None:
-    """Beyond the largest unit, thousands have their comma, too."""
+    """Thousands beyond the largest unit have their comma, too."""
     assert format_energy(3.207e12) == "891 MWh (3,207 GJ)"
     assert format_edp(3.207e12) == "3,207 GJ s"
     assert format_edp(4_560.0) == "4.56 kJ s"
@@ -152,7 +152,7 @@ def test_power_and_mass_for_people() -> None:
     ],
 )
 def test_shares_for_people(share: float, decimals: int, text: str) -> None:
-    """A part that is there is not rounded to nothing."""
+    """A small share is not rounded to zero."""
     assert format_share(share, decimals) == text
 
 
@@ -174,12 +174,12 @@ def test_shares_for_people(share: float, decimals: int, text: str) -> None:
     ],
 )
 def test_change_for_people(change: float, spread: float, text: str) -> None:
-    """Per cent while they say something, then how many times as much."""
+    """Percent for small changes, and a factor for large ones."""
     assert format_change(change, spread) == text
 
 
 def test_errors_for_people() -> None:
-    """The same digits wherever an uncertainty is relative."""
+    """The same digits in every relative uncertainty."""
     assert [format_error(*each) for each in ((3.0, 1_000.0), (69.4, -100.0), (1.0, 0.0))] == [
         "0.3%",
         "69%",

@@ -1,4 +1,6 @@
-"""Promises of code by its name: loaded as Python would, faults in a sentence, nothing mixed up."""
+"""Promises of code loaded by name: loaded as Python would, errors in a sentence, no mixed
+modules.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from wattloop.core.user_code import load_user_code
 
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is loaded here is forgotten."""
+    """Remove the loaded modules after the test."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = set(sys.modules)
     yield
@@ -21,15 +23,15 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def written(folder: Path, **files: str) -> Path:
-    """Files of a folder; the path of it."""
+    """Write files into a folder and return its path."""
     folder.mkdir(exist_ok=True)
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
     return folder
 
 
-def test_a_file_finds_what_lies_beside_it(tmp_path: Path) -> None:
-    """Also when another folder has files of the same names: neither gets the other's."""
+def test_a_file_imports_modules_of_its_folder(tmp_path: Path) -> None:
+    """Folders with files of the same names do not share modules."""
     found = []
     for number in (1, 2):
         folder = written(
@@ -43,7 +45,7 @@ def test_a_file_finds_what_lies_beside_it(tmp_path: Path) -> None:
     assert sys.modules[found[0].Mine.__module__] is found[0]
 
 
-def test_a_file_does_not_push_a_library_aside(tmp_path: Path) -> None:
+def test_a_file_does_not_replace_a_library(tmp_path: Path) -> None:
     """A file next to it may have the name of any library."""
     import json
 
@@ -61,10 +63,10 @@ def test_a_file_does_not_push_a_library_aside(tmp_path: Path) -> None:
         ("gone.py", r"gone\.py failed with SystemExit: 3"),
     ],
 )
-def test_what_cannot_be_loaded_is_said(
+def test_a_failed_load_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, said: str
 ) -> None:
-    """In a sentence that begins with what was asked for; the program goes on."""
+    """The error is a sentence that begins with the requested name, and the program continues."""
     written(tmp_path, bad="1 / 0\n", gone="raise SystemExit(3)\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=said):

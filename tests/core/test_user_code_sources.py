@@ -1,4 +1,4 @@
-"""Promises of a user's files: all that a module is made of, and nothing that is installed."""
+"""Promises of a user's source files: all files of a module, and no installed ones."""
 
 import importlib
 from pathlib import Path
@@ -9,7 +9,7 @@ from wattloop.core.user_code import load_user_code, user_sources
 
 
 def test_imports_are_followed_within_the_folder(tmp_path: Path) -> None:
-    """Directly or not, of packages too, within functions too; not what lies there unused."""
+    """Direct and indirect imports, of packages and within functions, but no unused files."""
     files = {
         "mine.py": "import json\nimport one\ndef later():\n    from pack.deep import two\n",
         "one.py": "from pack import three\n",
@@ -29,8 +29,8 @@ def test_imports_are_followed_within_the_folder(tmp_path: Path) -> None:
     assert found == sorted(set(files) - {"unused.py"})
 
 
-def test_of_what_is_installed_only_the_own_package_counts() -> None:
-    """Not all of site-packages, which it may import from."""
+def test_of_installed_code_only_the_own_package_counts() -> None:
+    """Other packages in site-packages do not count."""
     typer = pytest.importorskip("typer", reason="typer is not installed")
     found = user_sources(importlib.import_module("typer.main"))
     folder = Path(typer.__file__).parent
@@ -38,6 +38,6 @@ def test_of_what_is_installed_only_the_own_package_counts() -> None:
     assert all(path.is_relative_to(folder) for path in found)
 
 
-def test_what_has_no_file_has_no_sources() -> None:
-    """Built into Python."""
+def test_a_module_without_a_file_has_no_sources() -> None:
+    """Modules built into Python are an example."""
     assert user_sources(importlib.import_module("sys")) == []

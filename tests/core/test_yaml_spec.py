@@ -1,4 +1,4 @@
-"""Files of YAML: their lines are known, and no short file makes a large answer."""
+"""Promises of YAML files: their lines are known, and a short file cannot expand without limit."""
 
 import pytest
 
@@ -24,13 +24,13 @@ MERGES = "x0: &x0 {a: 1}\n" + "".join(
     ids=["lists", "merges", "itself", "deep"],
 )
 def test_a_file_that_grows_by_itself_is_refused(text: str, reason: str) -> None:
-    """A kilobyte of aliases of aliases would need years and all memory."""
+    """A kilobyte of nested aliases would need years and all memory."""
     with pytest.raises(ConfigError, match=rf"^x\.yaml: .*{reason}"):
         load_yaml(text, "x.yaml")
 
 
 def test_aliases_and_merges_are_read() -> None:
-    """Ordinary use of them has no limit that a person meets."""
+    """Ordinary use stays far below the limit."""
     text = "base: &base {gpus: 4, cap: 300 W}\n" + "".join(
         f"n{n}: {{<<: *base, host: {n}}}\n" for n in range(2_000)
     )
