@@ -27,7 +27,7 @@ def test_other_spellings_are_understood(zone, iso3):
 
 @pytest.mark.parametrize(("zone", "near"), [("Germny", "DEU (Germany)"), ("Swedn", "SWE")])
 def test_a_wrong_name_is_answered_with_near_matches(zone, near):
-    """The error helps."""
+    """The error suggests near names."""
     with pytest.raises(ConfigError, match="did you mean") as error:
         annual_intensity(zone)
     assert near in str(error.value)
@@ -35,7 +35,7 @@ def test_a_wrong_name_is_answered_with_near_matches(zone, near):
 
 @pytest.mark.parametrize("zone", ["XQZ", "", "1234567"])
 def test_a_name_near_nothing_is_answered_with_what_to_write(zone):
-    """Without a near match the error says which forms are known."""
+    """Without a near match the error lists the accepted forms."""
     with pytest.raises(ConfigError, match="ISO 3166"):
         annual_intensity(zone)
 
@@ -53,7 +53,7 @@ def test_every_entry_is_plausible_and_names_source_and_year():
 
 
 def test_entries_agree_with_the_published_statistics():
-    """Our table says what Our World in Data says, to the decimal we keep."""
+    """The table equals Our World in Data, to the stored decimal."""
     path = SHARED / "reference" / "carbon_intensity.csv"
     if not path.exists():
         pytest.skip("reference data is not on this machine (WATTLOOP_SHARED_DATA)")

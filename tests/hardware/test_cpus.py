@@ -107,13 +107,13 @@ def test_a_server_of_amd_stays_below_its_tdp_at_boosted_clocks() -> None:
 
 @pytest.mark.parametrize("smt", [False, True])
 def test_even_load_is_the_inverse_of_activity(smt) -> None:
-    """Promise: a load that is spread evenly is read off the published curve at that load."""
+    """Promise: an evenly spread load is read off the published curve at that load."""
     for load in (0.0, 0.1, 0.37, 0.5, 0.9, 1.0):
         activity = core_activity([[load, load]] if smt else [[load]])
         assert even_load(activity, smt=smt) == pytest.approx(load)
 
 
-def test_sockets_of_arm_are_told_apart_by_sysfs(tmp_path) -> None:
+def test_sockets_of_arm_are_distinguished_by_sysfs(tmp_path) -> None:
     """Promise: two sockets are two packages, also where /proc/cpuinfo does not number them."""
     blocks = [f"processor : {n}\nCPU implementer : 0x41\nCPU part : 0xd0c\n" for n in range(4)]
     (tmp_path / "cpuinfo").write_text("\n".join(blocks))
@@ -128,14 +128,16 @@ def test_sockets_of_arm_are_told_apart_by_sysfs(tmp_path) -> None:
 
 
 def test_the_first_busy_core_costs_more_than_the_next() -> None:
-    """Promise: what wakes with the first core (ring, mesh, fabric) is counted once."""
+    """Promise: the power of parts that wake with the first core (ring, mesh, fabric) is counted
+    once.
+    """
     part = Processor(name="Core", cores=4, threads=4, tdp_w=80, base_mhz=3_400, kind="client")
     watts = [package_power_w(part, busy / 4, 1.0) for busy in range(3)]
     assert watts[1] - watts[0] > 1.3 * (watts[2] - watts[1])
 
 
 def test_a_guessed_tdp_widens_the_stated_error_and_an_unread_clock_too() -> None:
-    """Promise: the less is known, the wider; independent errors add in squares."""
+    """Promise: less knowledge means a wider error, and independent errors add in squares."""
     known = Processor(name="x", cores=4, threads=8, tdp_w=80, base_mhz=3_000, kind="client")
     relative, of_tdp = estimate_error(known, clock_known=True)
     guessed, same = estimate_error(known._replace(tdp_error=0.5), clock_known=True)
@@ -152,14 +154,14 @@ def test_a_second_thread_on_a_busy_core_adds_less_than_a_first_on_an_idle_one() 
 
 
 def test_the_stated_error_of_a_guess_covers_nine_in_ten_known_parts() -> None:
-    """Guessed from their core count alone, server and desktop parts of the table lie within it."""
+    """Guessed from their core count alone, nine in ten server and desktop parts lie within it."""
     table = Path(cpus.__file__).with_name("cpu_tdp.csv")
     with table.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines))
     for kind, name in (("server", "Xeon"), ("client", "something")):
         within = []
         for row in rows:
-            # Laptop parts are known by the letters at the end of their names, not guessed.
+            # Laptop parts are identified by the last letters of their names, not guessed.
             laptop = re.search(r"\d[A-Z]?(U|P|H|HQ|HS|HX|Y|G\d)$", row["model"])
             if row["kind"] != kind or laptop:
                 continue

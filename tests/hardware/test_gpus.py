@@ -1,4 +1,4 @@
-"""Promises of `gpus` and `gpu_files`: figures with sources, names as people write them."""
+"""Promises of `gpus` and `gpu_files`: figures with sources, and names in common notations."""
 
 import csv
 import os
@@ -57,7 +57,7 @@ def test_every_figure_has_a_source_that_is_not_the_file() -> None:
 
 
 def test_peaks_follow_from_each_other() -> None:
-    """Typing errors show: fp16 at least tf32's rate, matrix units beat ordinary ones."""
+    """Typing errors show: fp16 is at least tf32's rate, and matrix units exceed ordinary ones."""
     for gpu in known_gpus():
         matrix, vector = gpu.matrix_flops, gpu.vector_flops
         assert set(matrix) | set(vector) <= set(DTYPES)
@@ -110,7 +110,7 @@ def test_peaks_follow_from_each_other() -> None:
         ("Intel Gaudi 3", "gaudi3"),
     ],
 )
-def test_names_as_drivers_and_people_write_them(text: str, name: str) -> None:
+def test_names_in_notations_of_drivers_and_people(text: str, name: str) -> None:
     """Case, maker, punctuation and the number after SXM do not matter."""
     assert gpu_named(text).name == name
 
@@ -127,14 +127,14 @@ def test_names_as_drivers_and_people_write_them(text: str, name: str) -> None:
     ],
 )
 def test_an_ambiguous_name_means_the_documented_variant_and_says_so(text: str, name: str) -> None:
-    """Highest power limit, then most memory; the others are named."""
+    """The highest power limit, then the most memory; the others are named."""
     assert gpu_named(text).name == name
     assert name in variant_assumed(text)
     assert "others are" in variant_assumed(text)
 
 
 def test_a_plain_name_assumes_nothing() -> None:
-    """No message where there is one variant."""
+    """There is no message where there is one variant."""
     assert variant_assumed("h200") == ""
     assert variant_assumed("A100-SXM4-40GB") == ""
 
@@ -152,14 +152,14 @@ def test_a_plain_name_assumes_nothing() -> None:
     ],
 )
 def test_a_wrong_name_lists_near_and_known_ones(text: str, near: str) -> None:
-    """Never a guess: `RTX 3090 Ti` is another GPU than `RTX 3090`."""
+    """Names are not guessed: `RTX 3090 Ti` is another GPU than `RTX 3090`."""
     with pytest.raises(ConfigError, match=near) as error:
         gpu_named(text)
     assert "mi300x" in str(error.value)
 
 
 def test_a_users_file_changes_figures_of_a_known_gpu(tmp_path: Path) -> None:
-    """Only what it gives changes, and the source says who gave it."""
+    """Only the given figures change, and the source names the file."""
     path = _own(tmp_path, "h200", "tdp_w: 600\ncap_max_w: 600\n")
     gpu = gpu_named("h200")
     assert (gpu.tdp_w, gpu.cap_max_w, gpu.memory_bytes_s) == (600, 600, 4.8e12)
@@ -168,7 +168,7 @@ def test_a_users_file_changes_figures_of_a_known_gpu(tmp_path: Path) -> None:
 
 
 def test_a_users_file_adds_a_gpu_like_another(tmp_path: Path) -> None:
-    """`like` starts from a known GPU; aliases are names of it; both are found."""
+    """`like` starts from a known GPU, and aliases are names of it; both are found."""
     _own(
         tmp_path,
         "h100-nvl",
@@ -183,7 +183,7 @@ def test_a_users_file_adds_a_gpu_like_another(tmp_path: Path) -> None:
 
 
 def test_a_path_is_read_as_it_is(tmp_path: Path) -> None:
-    """A file given directly needs no folder; a change of it is seen."""
+    """A file given directly needs no folder, and a change of it is noticed."""
     path = tmp_path / "mine.yaml"
     path.write_text("like: t4\nidle_w: 11\n", encoding="utf-8")
     assert (gpu_named(str(path)).name, gpu_named(str(path)).idle_w) == ("mine", 11)
@@ -223,7 +223,7 @@ def test_a_path_is_read_as_it_is(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_file_names_line_field_and_remedy(tmp_path: Path, text: str, message: str) -> None:
-    """Errors say what, where, what next."""
+    """Errors say what is wrong, where, and what to do."""
     path = tmp_path / "mine.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
@@ -231,7 +231,7 @@ def test_a_wrong_file_names_line_field_and_remedy(tmp_path: Path, text: str, mes
 
 
 def test_words_of_a_users_file_may_be_in_capitals(tmp_path: Path) -> None:
-    """`GDDR6` is gddr6: what is assumed of idle power and of architectures goes by these words."""
+    """`GDDR6` equals `gddr6`: assumed idle power and architectures depend on these words."""
     path = tmp_path / "mine.yaml"
     path.write_text("like: h200\nmemory_type: GDDR6\narchitecture: Ada\n", encoding="utf-8")
     gpu = gpu_named(str(path))
@@ -239,7 +239,7 @@ def test_words_of_a_users_file_may_be_in_capitals(tmp_path: Path) -> None:
 
 
 def test_both_endings_of_yaml_are_looked_for(tmp_path: Path) -> None:
-    """A file that is not read would be a figure that silently is not used."""
+    """Figures of an unread file would be missing without a message."""
     _own(tmp_path, "mine", "like: t4\n").rename(
         tmp_path / "config" / "wattloop" / "gpus" / "mine.yml"
     )
@@ -247,7 +247,9 @@ def test_both_endings_of_yaml_are_looked_for(tmp_path: Path) -> None:
 
 
 def test_gpus_can_be_keys(tmp_path: Path) -> None:
-    """Placements are keys of caches, so their GPU is hashable, and equal files are equal keys."""
+    """Placements with GPUs are keys of caches, so GPUs are hashable, and equal files are equal
+    keys.
+    """
     again = read_user_gpu(str(SHIPPED / "h200.yaml"), {})
     assert {gpu_named("h200"): 1}[again] == 1
 
@@ -285,7 +287,7 @@ def test_the_table_agrees_with_neusights() -> None:
                 assert value == pytest.approx(float(row[column]), rel=tolerance), (row, column)
 
 
-def test_the_page_shows_the_table_as_it_is() -> None:
+def test_the_page_shows_the_current_table() -> None:
     """docs/gpus.md has one row per GPU with its figures."""
     page = (ROOT / "docs" / "gpus.md").read_text(encoding="utf-8")
     rows = {
@@ -318,7 +320,7 @@ def _figure(value: float) -> str:
 
 
 def test_the_files_of_the_page_are_read(tmp_path: Path) -> None:
-    """Its YAML blocks change and add what the page says; its wrong one gives its message."""
+    """Its YAML blocks have the effect that the page states; its wrong one gives its message."""
     page = (ROOT / "docs" / "gpus.md").read_text(encoding="utf-8")
     change, add = (block.split("```")[0] for block in page.split("```yaml\n")[1:])
     _own(tmp_path, "h200", change)
@@ -333,7 +335,9 @@ def test_the_files_of_the_page_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["{path}", "{relative}"])
 def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
-    """Promise: only a name that ends in .yaml is a file; others may come from a page's address."""
+    """Promise: only a name that ends in .yaml is a file; other names may come from a page's
+    address.
+    """
     (tmp_path / "mine.yaml").write_text((SHIPPED / "h200.yaml").read_text())
     relative = os.path.relpath(tmp_path / "mine", SHIPPED)
     with pytest.raises(ConfigError, match="no GPU called"):

@@ -9,7 +9,7 @@ from wattloop.meters.base import Context
 
 
 def test_roots_come_from_the_environment() -> None:
-    """A container mounts the host's trees elsewhere and says where."""
+    """A container mounts the host's trees elsewhere and sets the variables."""
     host = Host.from_environment(
         {"WATTLOOP_SYSFS_ROOT": "/host/sys", "WATTLOOP_PROCFS_ROOT": "/host/proc"}
     )
@@ -17,7 +17,7 @@ def test_roots_come_from_the_environment() -> None:
 
 
 def test_own_roots_are_the_default() -> None:
-    """Nothing set, or set to nothing, is this machine."""
+    """Unset or empty variables mean this machine."""
     host = Host.from_environment({"WATTLOOP_SYSFS_ROOT": ""})
     assert (host.sysfs, host.procfs) == (Path("/sys"), Path("/proc"))
 
@@ -33,7 +33,7 @@ def test_meter_reads_below_the_root_even_through_absolute_links(tmp_path: Path) 
 
 
 def test_unreadable_file_is_none(tmp_path: Path) -> None:
-    """Absent, a folder, or bytes that are no text: never an exception."""
+    """Absent, a folder, or bytes that are not text: never an exception."""
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "folder").mkdir()
     host = Host(tmp_path, tmp_path)

@@ -1,4 +1,4 @@
-"""A number file is read right, or says why not, and recovers."""
+"""Promises of a number file: it is read right, or gives a reason, and recovers."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_follows_a_file_replaced_by_rename(path: Path) -> None:
-    """A kept-open descriptor must not go on reading the old file."""
+    """An open descriptor must not read the old file for ever."""
     number = NumberFile(path)
     assert number.read() == 123
     fresh = path.with_name("fresh")
@@ -48,7 +48,7 @@ def test_sees_a_value_written_in_place(path: Path) -> None:
         ("\x00\x00", "no number"),
     ],
 )
-def test_what_is_not_a_count_is_a_gap(path: Path, content: str, reason: str) -> None:
+def test_an_invalid_count_is_a_gap(path: Path, content: str, reason: str) -> None:
     """Empty, negative and garbled contents are gaps with a reason, never readings."""
     number = NumberFile(path)
     path.write_text(content)
@@ -83,7 +83,7 @@ def test_recovers_after_a_passing_fault(path: Path, fault: str) -> None:
 
 
 def test_a_removed_file_is_lost(path: Path) -> None:
-    """Who fell off the bus is reported as lost."""
+    """A device that fell off the bus is reported as lost."""
     number = NumberFile(path)
     number.read()
     path.unlink()
@@ -91,7 +91,7 @@ def test_a_removed_file_is_lost(path: Path) -> None:
     assert isinstance(reading, Gap) and reading.lost
 
 
-def test_close_gives_the_descriptor_back(path: Path) -> None:
+def test_close_releases_the_descriptor(path: Path) -> None:
     """A closed file holds no descriptor, and closing twice is harmless."""
     before = _open_files()
     number = NumberFile(path)
@@ -106,8 +106,8 @@ def _open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_samples_decode_to_what_a_read_would_have_said(path: Path) -> None:
-    """The cheap way sees changes, replaced files and faults like the other one."""
+def test_samples_decode_to_the_result_of_a_read(path: Path) -> None:
+    """The cheap way detects changes, replaced files and errors like the other one."""
     file = NumberFile(path)
     path.write_text("41\n")
     assert file.decoded(file.sample()) == 41

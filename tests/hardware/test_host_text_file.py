@@ -1,4 +1,4 @@
-"""Promises of `text_file`: whatever a file holds, reading it gives a value or nothing."""
+"""Promises of `text_file`: for any content, reading gives a value or None."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from wattloop.hardware.host import read_text, read_whole
 @pytest.mark.parametrize(
     "content", [b"", b"-5", b"1.5", b"0x10", "²".encode(), b"\xff\xfe", b"9" * 5000, b"12 34"]
 )
-def test_what_is_no_number_of_the_kernel_is_none(tmp_path: Path, content: bytes) -> None:
-    """Garbage never raises: superscripts and endless digits included."""
+def test_other_text_than_a_kernel_number_is_none(tmp_path: Path, content: bytes) -> None:
+    """Garbage never raises, superscripts and endless digits included."""
     path = tmp_path / "value"
     path.write_bytes(content)
     assert read_whole(path) is None
@@ -26,6 +26,6 @@ def test_number_and_text_are_stripped(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    """Missing files and directories are no error."""
+    """Missing files and directories are not an error."""
     assert read_text(tmp_path / "nothing") == ""
     assert read_whole(tmp_path) is None
