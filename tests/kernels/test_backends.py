@@ -1,4 +1,4 @@
-"""Every kernel on every framework that is installed, element by element."""
+"""Promises of every kernel on every installed framework, element by element."""
 
 import platform
 from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ def backend_here(name: str) -> Backend:
     kind = backend_named(name)
     if kind.missing():
         pytest.skip(kind.missing())
-    # one thread and no prange: Numba compiles its loops for threads three times as slowly
+    # one thread and no prange: Numba takes three times as long to compile its loops for threads
     return kind("cpu", "simd" if name == "numba" else "")
 
 
@@ -72,7 +72,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.mark.parametrize("name", list(KERNELS))
 def test_results_are_right(backend: Backend, name: str) -> None:
-    """Every element of every kernel is what the maths says, and our own check agrees."""
+    """Every element of every kernel is mathematically right, and the built-in check agrees."""
     kernel = kernel_of(name)
     loaded = LoadedKernel(kernel, backend)
     found = whole_result(loaded)
@@ -83,8 +83,10 @@ def test_results_are_right(backend: Backend, name: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "name"), [("fp64", "gemm"), ("bf16", "triad"), ("fp16", "dist")])
-def test_formats_are_kept(backend: Backend, dtype: str, name: str) -> None:
-    """fp64 is as precise as fp64; half precision is right to its own step; or it says it cannot."""
+def test_formats_are_respected(backend: Backend, dtype: str, name: str) -> None:
+    """fp64 is as precise as fp64, half precision is right to its own step, or the format is
+    refused.
+    """
     kernel = kernel_of(name, dtype)
     if dtype not in backend.dtypes:
         with pytest.raises(Unsupported, match=f"{backend.name} has no {dtype}"):
@@ -101,7 +103,7 @@ def test_formats_are_kept(backend: Backend, dtype: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", list(KERNELS))
 def test_the_reference_is_right(name: str) -> None:
-    """What results are checked against agrees with maths written a second time."""
+    """The reference for results agrees with the same maths written a second time."""
     kernel = kernel_of(name, "fp64")
     right, allowed = kernel.expected(np.arange(kernel.result_length))
     if name == "montecarlo":
@@ -115,7 +117,7 @@ def test_the_reference_is_right(name: str) -> None:
 @pytest.mark.parametrize("name", list(KERNELS))
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_wrong_results_are_found(name: str, dtype: str) -> None:
-    """One sampled element some steps of its format off, a missing one, or a NaN is found."""
+    """It finds one sampled element some steps of its format off, a missing one, or a NaN."""
     kernel = kernel_of(name, dtype)
     indices = kernel.sample()
     right, _ = kernel.expected(indices)
@@ -131,7 +133,7 @@ def test_wrong_results_are_found(name: str, dtype: str) -> None:
 
 
 def test_points_differ_between_runs(backend: Backend) -> None:
-    """A Monte Carlo kernel that draws the same points again measures a cache."""
+    """A Monte Carlo kernel that draws the same points again would measure a cache."""
     loaded = LoadedKernel(kernel_of("montecarlo"), backend)
     assert len({float(whole_result(loaded)[0]) for _ in range(4)}) > 1
 
@@ -152,7 +154,7 @@ def test_simd_code_has_packed_arithmetic() -> None:
 
 @pytest.mark.parametrize("name", list(BACKENDS))
 def test_missing_frameworks_name_their_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not installed says which command adds it, and the extra exists."""
+    """The message names the command that installs a missing framework, and the extra exists."""
     import tomllib
     from pathlib import Path
 
@@ -164,15 +166,17 @@ def test_missing_frameworks_name_their_command(name: str, monkeypatch: pytest.Mo
         assert kind.extra in project["project"]["optional-dependencies"]
 
 
-def test_every_backend_says_how_it_does_each_kernel() -> None:
-    """Readers of a table of frameworks learn what was called."""
+def test_every_backend_names_its_function_for_each_kernel() -> None:
+    """A table of frameworks names the function that was called."""
     for name in BACKENDS:
         assert set(backend_named(name).methods) - set(FURTHER) == set(KERNELS)
 
 
 @pytest.mark.parametrize("name", ["numpy", "numba", "torch"])
 def test_the_coordinate_form_gives_the_same_vector(name: str) -> None:
-    """SPMV_COO of the thesis: checked against float64 as every kernel, 4 bytes more a non-zero."""
+    """SPMV_COO of the thesis: checked against float64 as every kernel, 4 bytes more per
+    non-zero.
+    """
     pytest.importorskip(name, reason=f"{name} is not installed")
     kernel, rows = FURTHER["spmv_coo"](640, DTYPES["fp32"]), KERNELS["spmv"](640, DTYPES["fp32"])
     assert LoadedKernel(kernel, backend_named(name)("cpu")).check().ok

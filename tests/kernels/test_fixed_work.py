@@ -1,4 +1,4 @@
-"""Kernels as programs of a fixed amount of work."""
+"""Promises of kernels as programs with a fixed amount of work."""
 
 import json
 import sys
@@ -17,8 +17,8 @@ from wattloop.store.run_record import read_windows
 from wattloop.store.runs import find_run
 
 
-def test_the_same_words_are_the_same_work() -> None:
-    """Nothing is measured to decide the number of runs: a resumed sweep does the same."""
+def test_the_same_arguments_are_the_same_work() -> None:
+    """The number of runs does not depend on a measurement, so a resumed sweep does the same."""
     words = work_command("gemm", "numpy", "cpu")
     assert words == work_command("gemm", "numpy", "cpu")
     assert words[:5] == [sys.executable, "-m", "wattloop.kernels", "gemm", "numpy"]
@@ -35,7 +35,7 @@ def test_runs_fill_the_seconds_of_a_middling_device() -> None:
 def test_a_window_holds_the_runs_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without importing, loading, compiling and checking: what a sweep compares."""
+    """Importing, loading, compiling and checking stay outside of it."""
     monkeypatch.setenv("WATTLOOP_STORE", str(tmp_path / "runs.db"))
     words = ["triad", "numpy", "--size", "3000", "--device", "cpu", "--runs", "7"]
     assert main([*words, "--window", "kernel"]) == 0
@@ -48,14 +48,14 @@ def test_a_window_holds_the_runs_alone(
 
 
 def test_unknown_names_are_refused() -> None:
-    """Before a sweep begins."""
+    """The error comes before a sweep begins."""
     with pytest.raises(ConfigError, match="unknown kernel"):
         work_command("gem", "numpy", "cpu")
     with pytest.raises(ConfigError, match="unknown backend"):
         work_command("gemm", "nump", "cpu")
 
 
-def test_the_program_runs_checks_and_tells(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_runs_checks_and_reports(capsys: pytest.CaptureFixture[str]) -> None:
     """One JSON line, exit code 0 when the result is right."""
     assert main(["triad", "numpy", "--size", "3000", "--device", "cpu", "--runs", "7"]) == 0
     told = json.loads(capsys.readouterr().out)

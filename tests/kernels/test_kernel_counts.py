@@ -1,4 +1,4 @@
-"""FLOP and bytes of every kernel, against sums done by hand."""
+"""Promises of the counts: FLOP and bytes of every kernel, against sums done by hand."""
 
 import pytest
 
@@ -17,7 +17,7 @@ BY_HAND = [
     ("spmv", 64, "fp32", 2_048, 1_024 * 8 + 65 * 4 + 64 * 4, 256),
     # stencil 5: 27 inner points with 8 operations; 125 read, 27 written
     ("stencil", 5, "fp32", 216, 500, 108),
-    # montecarlo: two products, a sum, a comparison per point; nothing to move
+    # montecarlo: two products, a sum, a comparison per point; no bytes moved
     ("montecarlo", 1_000, "fp32", 4_000, 0, 0),
     # dist 10: 8 squares, 7 sums, a root each; 80 values read, 10 written
     ("dist", 10, "fp32", 160, 320, 40),
@@ -62,6 +62,6 @@ def test_sizes_out_of_range_are_refused() -> None:
 
 
 def test_unknown_kernel_names_the_known() -> None:
-    """A typo gets the list."""
+    """The error lists the known kernels."""
     with pytest.raises(ConfigError, match="known are gemm, spmv, triad, stencil, montecarlo, dist"):
         kernel_named("gem")

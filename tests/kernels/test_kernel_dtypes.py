@@ -1,4 +1,4 @@
-"""Number formats and inputs."""
+"""Promises of number formats and inputs."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from wattloop.kernels.kernel import DTYPES, PERIOD, Operand, dtype_named, round_
 
 
 def test_bf16_is_rounded_as_torch_rounds() -> None:
-    """Our rounding to bf16, ties included, is that of a framework which has the format."""
+    """Wattloop's rounding to bf16, ties included, is that of a framework which has the format."""
     torch = pytest.importorskip("torch", reason="torch has bf16, numpy has not")
     ties = np.array([1.0, 1.00390625, 1.01171875, -1.00390625, 3.3e38, 1e-40, 0.1])
     values = np.concatenate((ties, np.random.default_rng(0).uniform(-1, 1, 10_000)))
@@ -17,14 +17,14 @@ def test_bf16_is_rounded_as_torch_rounds() -> None:
 
 
 def test_unknown_format_names_the_known() -> None:
-    """A typo gets the list."""
+    """The error lists the known formats."""
     with pytest.raises(ConfigError, match="known are fp64, fp32, tf32, bf16, fp16"):
         dtype_named("float32")
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
 def test_operands_repeat_a_pattern_that_can_be_recomputed(dtype: str) -> None:
-    """Any element of an input of any size is known, and fits its format exactly."""
+    """Any element of an input of any size can be computed, and is exact in its format."""
     operand = Operand(3, (300, 300), dtype)
     whole = operand.whole().reshape(-1)
     assert len(whole) == 90_000 > PERIOD

@@ -1,4 +1,4 @@
-"""`load`: something that runs, checks and counts, or a reason."""
+"""Promises of `load`: a kernel that runs, checks and counts, or a reason."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from wattloop.kernels.registry import KERNELS
 
 
 def test_a_loaded_kernel_runs_checks_and_counts() -> None:
-    """What sweeps need of a kernel."""
+    """It offers the interface that sweeps use."""
     kernel = load("triad", "numpy", 1_000)
     kernel.run()
     kernel.synchronise()
@@ -33,13 +33,15 @@ def test_a_loaded_kernel_runs_checks_and_counts() -> None:
         (("gemm", "numpy", 0), "out of range"),
     ],
 )
-def test_wrong_words_name_the_known(words: tuple[str, ...], message: str) -> None:
-    """Typos get a list."""
+def test_unknown_names_are_answered_with_the_known_ones(
+    words: tuple[str, ...], message: str
+) -> None:
+    """The error lists the known names."""
     with pytest.raises(ConfigError, match=message):
         load(*words)
 
 
-def test_what_cannot_be_run_says_why() -> None:
+def test_an_impossible_kernel_says_why() -> None:
     """Wrong device, style or format."""
     with pytest.raises(Unsupported, match="runs on cpu, not on gpu"):
         load("gemm", "numpy", device="gpu")
@@ -49,8 +51,8 @@ def test_what_cannot_be_run_says_why() -> None:
         load("montecarlo", "numpy", dtype="bf16")
 
 
-def test_a_gpu_that_is_not_there_is_explained() -> None:
-    """torch without a GPU says what to look at."""
+def test_a_missing_gpu_is_explained() -> None:
+    """The error for torch without a GPU says what to check."""
     torch = pytest.importorskip("torch", reason="torch explains its own GPU")
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
@@ -59,7 +61,7 @@ def test_a_gpu_that_is_not_there_is_explained() -> None:
 
 
 def test_too_large_is_refused_before_anything_is_allocated() -> None:
-    """Terabytes are refused in no time and without memory."""
+    """Terabytes are refused at once and without allocating."""
     forget_peak()
     before_b = peak_b()
     with pytest.raises(
@@ -73,7 +75,7 @@ def test_too_large_is_refused_before_anything_is_allocated() -> None:
 
 
 def test_memory_is_asked_for_with_room_for_temporaries() -> None:
-    """A kernel whose arrays just fit does not fit: frameworks hold more."""
+    """Frameworks allocate more than the arrays, so a kernel whose arrays just fit does not fit."""
     kernel = KERNELS["triad"](10**9, DTYPES["fp32"])
     kernel.check_memory(None, "gpu")  # unknown
     kernel.check_memory(20 * 10**9, "gpu")
@@ -82,7 +84,7 @@ def test_memory_is_asked_for_with_room_for_temporaries() -> None:
 
 
 def test_memory_is_read_from_the_kernel(tmp_path: Path) -> None:
-    """Bytes from meminfo; None where it does not say."""
+    """Bytes from meminfo; None where it has no figure."""
     assert available_b(tmp_path) is None
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   2048 kB\n")
     assert available_b(tmp_path) == 2_097_152
@@ -91,7 +93,7 @@ def test_memory_is_read_from_the_kernel(tmp_path: Path) -> None:
 def test_devices_are_named_as_the_driver_numbers_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a GPU the CPU is taken unless a GPU is asked for; nonsense is refused."""
+    """Without a GPU the CPU is the default; a requested GPU or an invalid name is refused."""
     monkeypatch.setenv("WATTLOOP_NVML_LIBRARY", str(tmp_path / "none.so"))
     host = Host(tmp_path, tmp_path)
     assert chosen_device("", host) == Device("cpu")

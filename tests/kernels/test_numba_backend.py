@@ -1,4 +1,4 @@
-"""Scalar code is scalar: read from what the compiler made (SIMD: see `test_backends`)."""
+"""Promises of compiled code: scalar code is scalar (SIMD: see `test_backends`)."""
 
 import json
 import os
@@ -38,7 +38,7 @@ print(json.dumps(found))
 
 
 def packed(style: str) -> dict[str, list[str]]:
-    """Packed floating-point instructions of every kernel, compiled as `bench` compiles them."""
+    """Return the packed floating-point instructions of every kernel, compiled as in `bench`."""
     job = KernelJob("numba", style, 1, "cpu", (KernelCase("triad", 500, "fp32"),), 0.1, 0.0)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, style, json.dumps(SIZES)],
@@ -57,7 +57,7 @@ def test_scalar_code_has_no_packed_arithmetic() -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="SSE and AVX are of x86")
 def test_sse_has_registers_of_128_bits_and_avx_of_256() -> None:
-    """As the thesis's SIMD versions; also on a processor that has wider ones."""
+    """Widths are those of the thesis's SIMD versions, also on a processor with wider registers."""
     features = pytest.importorskip("llvmlite.binding").get_host_cpu_features()
     sse = packed("sse")
     assert "addps" in sse["triad"]
@@ -71,12 +71,12 @@ def test_sse_has_registers_of_128_bits_and_avx_of_256() -> None:
 
 
 def test_scalar_is_refused_where_vectorisers_are_on() -> None:
-    """In a process that imported Numba as usual, scalar style would be a lie."""
+    """In a process that imported Numba as usual, code of the scalar style would be vectorised."""
     with pytest.raises(Unsupported, match="NUMBA_LOOP_VECTORIZE=0"):
         NumbaBackend("cpu", "scalar")
 
 
-def test_packed_instructions_are_told_from_scalar_ones() -> None:
+def test_packed_instructions_are_distinguished_from_scalar_ones() -> None:
     """addps, vmulpd and fmla count; addss, moves and bit operations do not."""
     x86 = (
         "\tvaddps\t%ymm0\n\tvfmadd213ps\t%ymm1\n\taddss\t%xmm0\n\tvmovups\t%ymm0\n\txorps\t%xmm0\n"

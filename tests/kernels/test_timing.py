@@ -1,4 +1,4 @@
-"""How runs become a time."""
+"""Promises of timing: a series of runs becomes one time."""
 
 import math
 import random
@@ -10,7 +10,7 @@ from wattloop.kernels.worker import MIN_BATCHES, burst_s, median_interval, time_
 
 
 class Work:
-    """Takes a known time when it is waited for, as a GPU does."""
+    """Work that takes a known time when it is waited for, as on a GPU."""
 
     def __init__(self, clock: VirtualClock, run_s: float, first_s: float = 0.0) -> None:
         self.clock, self.run_s, self.pending_s = clock, run_s, first_s
@@ -27,8 +27,8 @@ class Work:
 
 
 @pytest.mark.parametrize("run_s", [1e-5, 1e-3, 0.02, 0.7])
-def test_time_of_a_run_is_found(run_s: float) -> None:
-    """Short and long runs alike; the first, which compiles, is not in it."""
+def test_the_time_of_a_run_is_right(run_s: float) -> None:
+    """Short and long runs alike; the first run, which compiles, does not count."""
     clock = VirtualClock()
     work = Work(clock, run_s, first_s=3.0)
     timing = time_runs(work, 1.0, now_s=clock.now_s)
@@ -39,7 +39,7 @@ def test_time_of_a_run_is_found(run_s: float) -> None:
 
 
 def test_waiting_is_paid_per_batch() -> None:
-    """A GPU is kept busy: far fewer waits than runs; on request one each."""
+    """To keep a GPU busy there are far fewer waits than runs; on request one per run."""
     clock = VirtualClock()
     work = Work(clock, 1e-4)
     time_runs(work, 0.5, now_s=clock.now_s)
@@ -50,7 +50,7 @@ def test_waiting_is_paid_per_batch() -> None:
 
 
 def test_a_clock_that_stands_still_ends() -> None:
-    """Runs that take no time at all do not run forever."""
+    """Runs that take no time do not run for ever."""
     clock = VirtualClock()
     ticks = iter(range(10**9))
     work = Work(clock, 0.0)
@@ -59,7 +59,7 @@ def test_a_clock_that_stands_still_ends() -> None:
 
 
 def test_interval_covers_the_median() -> None:
-    """At least 95 of 100 intervals hold the true median, whatever the distribution."""
+    """At least 95 of 100 intervals contain the true median, for any distribution."""
     source = random.Random(1)
     held = 0
     for _ in range(1_000):
@@ -69,28 +69,28 @@ def test_interval_covers_the_median() -> None:
 
 
 def test_batches_are_long_enough_without_warm_up() -> None:
-    """A slow first run (compiling, or another process in the way) does not make tiny batches."""
+    """A slow first run (compiling, or disturbed by another process) does not make tiny batches."""
     clock = VirtualClock()
     timing = time_runs(Work(clock, 1e-6, first_s=0.02), 1.0, now_s=clock.now_s, warmup_s=0.0)
     assert timing.duration_s / len(timing.batch_s) > 0.02
 
 
-def test_a_million_values_are_no_trouble() -> None:
-    """The interval of many values is narrow, and made at once."""
+def test_a_million_values_are_quick() -> None:
+    """The interval of many values is narrow, and computed at once."""
     low, high = median_interval([float(n) for n in range(1_000_001)])
     assert low < 500_000 < high
     assert high - low == pytest.approx(1.96 * 1_000, rel=0.01)
 
 
 def test_few_values_give_their_extremes() -> None:
-    """Five values cannot promise 95%: all of them are shown; an order statistic later."""
+    """Five values cannot promise 95%, so all are shown; more values give an order statistic."""
     assert median_interval([3.0, 1.0, 2.0, 5.0, 4.0]) == (1.0, 5.0)
     # 20 values: the 6th and the 15th hold the median with 95.9%
     assert median_interval([float(n) for n in range(1, 21)]) == (6.0, 15.0)
 
 
 class Throttled(Work):
-    """Runs at twice the time once it has been busy for 50 ms without a pause."""
+    """Work whose runs take twice the time once it has been busy for 50 ms without a pause."""
 
     def run(self) -> None:
         now_s = self.clock.now_s()
@@ -102,7 +102,7 @@ class Throttled(Work):
 
 
 def test_bursts_are_over_before_the_power_limit_takes_hold() -> None:
-    """The speed of the first moment and the speed that lasts are told apart."""
+    """The speed of the first moment and the sustained speed are separate results."""
     clock = VirtualClock()
     work = Throttled(clock, 1e-3)
     assert burst_s(work, now_s=clock.now_s, sleep=clock.sleep) == pytest.approx(1e-3)

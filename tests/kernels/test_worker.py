@@ -1,4 +1,6 @@
-"""Workers: configured before a framework is imported, heard while they work, gone afterwards."""
+"""Promises of workers: configured before a framework is imported, heard during work, ended after
+it.
+"""
 
 import json
 import os
@@ -23,7 +25,7 @@ def job(**changes: object) -> KernelJob:
 
 
 def test_environment_decides_threads_vectors_and_devices() -> None:
-    """Everything that frameworks read at import is set, and what the user had stays."""
+    """All variables that frameworks read at import are set, and the user's other variables stay."""
     found = worker_environment(job(threads=3, style="scalar"), {"HOME": "/x", "PYTHONPATH": "/y"})
     assert found["HOME"] == "/x"
     assert found["PYTHONPATH"].startswith("/y" + os.pathsep)
@@ -55,14 +57,14 @@ def test_a_worker_tells_what_it_measured() -> None:
     assert first["runs"] == first["per_batch"] * first["batches"]
     assert first["check_error"] <= 1
     assert first["peak_host_b"] > 1e6
-    # What is not counted has a reason, on any machine.
+    # An event that is not counted has a reason, on any machine.
     events = {"cycles", "instructions", "cache_misses"}
     assert events <= first["counts"].keys() | first["not_counted"].keys()
     assert all(count >= 0 for count in first["counts"].values())
 
 
 def test_threads_are_pinned() -> None:
-    """The worker stays on the CPUs it was given."""
+    """The worker stays on its given CPUs."""
     cpu = min(os.sched_getaffinity(0))
     with KernelWorker.of(job(cpus=(cpu,), seconds=30.0)) as worker:
         for message in worker.messages(60):
@@ -72,14 +74,14 @@ def test_threads_are_pinned() -> None:
 
 
 def test_a_missing_framework_is_a_message() -> None:
-    """Not a traceback."""
+    """The error shows no traceback."""
     with KernelWorker.of(job(backend="cupy", device="cpu")) as worker:
         (told,) = worker.messages(60)
     assert told == {"type": "unavailable", "reason": "cupy runs on gpu, not on cpu"}
 
 
 def test_a_killed_worker_says_so() -> None:
-    """The kernel's answer to too little memory is SIGKILL: the message thinks of it."""
+    """The kernel sends SIGKILL when memory runs out, and the message mentions it."""
     with KernelWorker.of(job(seconds=30.0)) as worker:
         for message in worker.messages(60):
             if message["type"] == "measuring":
@@ -88,7 +90,7 @@ def test_a_killed_worker_says_so() -> None:
 
 
 def test_a_silent_worker_is_given_up() -> None:
-    """Nothing heard for too long ends the waiting, and leaving ends the worker."""
+    """After too long a silence the wait ends, and leaving ends the worker."""
     with KernelWorker.of(job(seconds=30.0)) as worker:
         with pytest.raises(TimeoutError):
             for _ in worker.messages(0.3):
