@@ -24,7 +24,7 @@ TINY = ["--epochs=1", "--pieces=80", "--layers=1", "--width=16"]
 
 @pytest.mark.parametrize(("name", "count"), [("cali3", 400), ("meluxina", 128), ("grid5000", 6)])
 def test_the_grids_are_as_large_as_the_study_says(name: str, count: int) -> None:
-    """400, 128 and 6 configurations, the evaluation batch always that of training."""
+    """400, 128 and 6 configurations; the evaluation batch equals the training batch."""
     space = read_spec(str(FOLDER / f"{name}.yaml")).space()
     configurations = list(space.grid())
     assert space.size == len(configurations) == count
@@ -32,7 +32,7 @@ def test_the_grids_are_as_large_as_the_study_says(name: str, count: int) -> None
 
 
 def test_caps_and_clocks_are_varied_one_at_a_time() -> None:
-    """Of the six points none has both a lower cap and a lower clock."""
+    """None of the six points has both a lower cap and a lower clock."""
     space = read_spec(str(FOLDER / "grid5000.yaml")).space()
     points = [space.split(configuration)[1] for configuration in space.grid()]
     lowered = [{n for n, value in point.items() if value != "100%"} for point in points]
@@ -52,7 +52,7 @@ def trained(*words: str) -> list[str]:
 
 
 def test_the_training_takes_every_parameter_of_the_grids() -> None:
-    """A configuration of Cali3 trains as it stands, and reports the metric of the grid."""
+    """A configuration of Cali3 trains unchanged and reports the metric of the grid."""
     spec = read_spec(str(FOLDER / "cali3.yaml"))
     *_, last = spec.space().grid()
     (line,) = trained(*(f"--{name}={value}" for name, value in (last | {"workers": 1}).items()))
@@ -62,7 +62,7 @@ def test_the_training_takes_every_parameter_of_the_grids() -> None:
 
 
 def test_batch_precision_and_accumulation_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They decide the steps, the arithmetic and how often the optimizer moves."""
+    """They determine the steps, the arithmetic and how often the optimizer steps."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     train = loaded(monkeypatch)
@@ -93,7 +93,7 @@ def test_batch_precision_and_accumulation_are_honoured(monkeypatch: pytest.Monke
 
 
 def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The program as a module."""
+    """Load the program as a module."""
     monkeypatch.syspath_prepend(str(FOLDER))
     spec = importlib.util.spec_from_file_location("denergium_train", FOLDER / "train.py")
     assert spec is not None
@@ -120,8 +120,8 @@ def test_a_step_loads_the_virtual_card_and_a_cap_makes_it_longer(
     assert after.start_s - busy.start_s >= 1.2 * 0.02  # slower under the lowest cap
 
 
-def test_the_hardware_points_are_set_and_put_back(tmp_path: Path) -> None:
-    """All six run on a virtual GPU under their own cap or clock, which is put back."""
+def test_the_hardware_points_are_set_and_restored(tmp_path: Path) -> None:
+    """All six run on a virtual GPU under their own cap or clock, which is restored."""
     entry_points = tmp_path / "site" / "wattloop-0.dist-info" / "entry_points.txt"
     entry_points.parent.mkdir(parents=True)
     groups = (("meters", "meter"), ("levers", "lever"))
@@ -154,7 +154,7 @@ def test_the_hardware_points_are_set_and_put_back(tmp_path: Path) -> None:
         rows = search_table(store, "denergium on Grid'5000")
     assert {row["status"] for row in rows} == {"ended"}
     assert len({(row["power_limit"], row["sm_clock"]) for row in rows}) == 6
-    # what the card was set to while it worked; mean power depends on how busy this machine is
+    # the setting of the card during the work; mean power depends on the load of this machine
     stretches = FileTimeline(state).segments(0)
     full_w, full_mhz = stretches[0].limit_w, stretches[0].max_clock_mhz
     worked = [stretch for stretch in stretches if stretch.busy]

@@ -1,4 +1,4 @@
-"""Promises of examples/greenscreen: each of the ten parameters does what its name says."""
+"""Promises of examples/greenscreen: each of the ten parameters has the effect of its name."""
 
 import sys
 from argparse import Namespace
@@ -20,7 +20,7 @@ library("sklearn", reason="scikit-learn is not installed")
 
 @pytest.fixture(autouse=True)
 def on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Its files are imported as when `train.py` is run; Keras's settings are put back."""
+    """Import its files as `train.py` does, and restore Keras's settings."""
     monkeypatch.syspath_prepend(str(FOLDER))
     from network import keras
 
@@ -39,7 +39,7 @@ def arguments(**changed: Any) -> Namespace:
 
 
 def trained(**changed: Any) -> list[dict[str, float]]:
-    """What it prints, for a few images."""
+    """Train on a few images and return the output."""
     import train
 
     lines = train.trained(arguments(**{"images": 50, "epochs": 1, "batch_size": 20} | changed))
@@ -66,7 +66,7 @@ def test_it_reports_every_epoch_and_the_test_part() -> None:
 
 
 def test_the_same_seed_gives_the_same_training() -> None:
-    """Runs differ by their parameters alone."""
+    """Runs differ by their parameters only."""
     assert trained(seed=3) == trained(seed=3)
     assert trained(seed=3) != trained(seed=4)
 
@@ -162,7 +162,7 @@ PARTITIONS = {
 
 
 def test_learning_rate_and_schedule_decide_the_rate_of_a_step() -> None:
-    """Each schedule begins at the rate; after 500 of its 1000 steps it is where it should be."""
+    """Each schedule begins at the rate, and has the expected value after 500 of its 1000 steps."""
     import train
 
     def rate(schedule: str, step: int) -> float:
@@ -183,7 +183,7 @@ def test_learning_rate_and_schedule_decide_the_rate_of_a_step() -> None:
     [("RMSProp", "momentum"), ("SGD", "momentum"), ("Adam", "beta_1"), ("AdamW", "beta_1")],
 )
 def test_optimizer_and_momentum(name: str, where: str) -> None:
-    """The optimizer is the one asked for, with the momentum where it keeps it."""
+    """The optimizer is the requested one, with the momentum where it supports it."""
     import train
 
     for momentum in (0.0, 0.5, 0.99):
@@ -212,7 +212,7 @@ def test_pre_quantization_trains_with_eight_bits() -> None:
     assert trained(internal="pre_quantization")[0]["loss"] != trained()[0]["loss"]
 
 
-def test_post_quantization_quantises_what_was_trained() -> None:
+def test_post_quantization_quantises_the_trained_weights() -> None:
     """The same training, then kernels on 255 levels per channel, near where they were."""
     import train
     from network import keras, kernels, quantize_weights

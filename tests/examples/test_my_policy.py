@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "policies.md").read_text()
 
 
 def test_the_example_is_what_the_page_shows_and_keeps_the_contract() -> None:
-    """The file itself, character for character."""
+    """The file equals the page, character for character."""
     code = (ROOT / "examples" / "my_policy.py").read_text().partition('"""\n\n')[2]
     assert f"```python\n{code}```" in PAGE
     check_policy(lambda: policy_from(f"{ROOT}/examples/my_policy.py:Punctual"))
@@ -45,7 +45,7 @@ def test_the_other_policy_of_the_page_keeps_the_contract() -> None:
 
 
 def test_every_policy_that_ships_is_in_the_table_of_the_page() -> None:
-    """With what it ranks by and when to use it."""
+    """Its row has the ranking criterion and when to use it."""
     named = re.findall(r"^\| `([a-z0-9-]+)` \|", PAGE.partition("## Fairness")[0], re.M)
     assert set(POLICIES) <= set(named)
     assert len(named) == len(set(named))

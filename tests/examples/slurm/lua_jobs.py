@@ -1,4 +1,4 @@
-"""job_submit.lua run by a Lua interpreter, with jobs as Slurm would hand them over."""
+"""job_submit.lua run by a Lua interpreter, with jobs in the form that Slurm passes."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ end
 
 
 class Outcome:
-    """What came of one job."""
+    """The result of one submitted job."""
 
     def __init__(self, line: str) -> None:
         status, admin, *said = [*line.rstrip("\n").split(" ")]
@@ -45,23 +45,23 @@ class Outcome:
 
     @property
     def told(self) -> list[str]:
-        """Lines the user sees."""
+        """Return the lines that the user sees."""
         return [line[5:] for line in self.said if line.startswith("user ")]
 
     @property
     def logged(self) -> list[str]:
-        """Lines of the controller's log."""
+        """Return the lines of the controller's log."""
         return [line[5:] for line in self.said if line.startswith("info ")]
 
 
 def interpreter() -> str | None:
-    """A Lua on this machine; Slurm's own may be another one of these."""
+    """Return a Lua interpreter of this machine; Slurm may embed another one."""
     found = (shutil.which(name) for name in ("lua5.1", "lua5.3", "lua5.4", "lua"))
     return next((name for name in found if name), None)
 
 
 def plugin_for(url: str, **settings: str) -> str:
-    """The plugin's text, asking another address."""
+    """Return the plugin's text with another address."""
     text = PLUGIN.read_text("utf-8").replace(URL, url)
     for name, value in settings.items():
         lines = text.splitlines()
@@ -72,7 +72,7 @@ def plugin_for(url: str, **settings: str) -> str:
 
 
 def submitted(folder: Path, plugin: str, jobs: Sequence[Mapping[str, str | int]]) -> list[Outcome]:
-    """What the plugin does with jobs, one after the other, in one controller's life."""
+    """Run the plugin on jobs, one after the other, in one life of the controller."""
     (folder / "plugin.lua").write_text(plugin, "utf-8")
     rows = [
         "{" + ", ".join(f"{key} = {_lua(value)}" for key, value in job.items()) + "}"

@@ -1,4 +1,4 @@
-"""job_submit.lua alone: users' texts are data, and nothing holds a job back."""
+"""Promises of job_submit.lua alone: users' texts are data, and no job is delayed."""
 
 import json
 import threading
@@ -28,7 +28,7 @@ HOSTILE = [
 
 
 class Service:
-    """A service that answers as it is told, and keeps what it was asked."""
+    """A service with scripted answers that records its requests."""
 
     def __init__(self) -> None:
         self.answer, self.status, self.hangs = GOOD, 200, threading.Event()
@@ -49,12 +49,12 @@ class Service:
                 self.wfile.write(body)
 
             def log_message(self, *words: Any) -> None:
-                """Quiet."""
+                """Log nothing."""
 
             def handle(self) -> None:
                 try:
                     super().handle()
-                except OSError:  # curl has gone, as it was told to
+                except OSError:  # curl has given up, as configured
                     return
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -77,7 +77,7 @@ def _job(**changes: str | int) -> dict[str, str | int]:
 
 
 def test_the_user_is_told_and_the_job_is_tagged(service: Service, tmp_path: Path) -> None:
-    """What the service expects; other words in AdminComment stay."""
+    """The tag is what the service expects; other text in AdminComment stays."""
     jobs = [_job(), _job(admin_comment="seen by root", uid=0)]
     one, two = submitted(tmp_path, plugin_for(service.url), jobs)
     assert one.status == 0 and one.told == ["wattloop: 1.2 kWh"]
@@ -99,20 +99,22 @@ def test_the_user_is_told_and_the_job_is_tagged(service: Service, tmp_path: Path
 def test_gpus_are_counted_over_all_nodes(
     service: Service, tmp_path: Path, fields: dict[str, str | int], gpus: int, kind: str | None
 ) -> None:
-    """However they were asked for."""
+    """All ways to ask for GPUs are counted."""
     submitted(tmp_path, plugin_for(service.url), [_job(**fields)])
     asked = json.loads(service.bodies[0])
     assert (asked["gpus"], asked.get("gpu_type")) == (gpus, kind)
 
 
 def test_jobs_without_gpus_are_not_asked_about(service: Service, tmp_path: Path) -> None:
-    """Nor is anything said or written."""
+    """Neither the user is told anything nor a tag is written."""
     (found,) = submitted(tmp_path, plugin_for(service.url), [_job(tres_per_job="")])
     assert service.bodies == [] and found.told == [] and found.admin_comment == ""
 
 
 def test_texts_of_users_are_data(service: Service, tmp_path: Path) -> None:
-    """Quotes, commands, newlines, control characters, 100 kB: valid JSON arrives, nothing runs."""
+    """Quotes, commands, newlines, control characters and 100 kB arrive as valid JSON, and none
+    is run.
+    """
     jobs = [_job(comment=text, name=text[:5000], account=text[:5000]) for text in HOSTILE]
     found = submitted(tmp_path, plugin_for(service.url), jobs)
     assert [each.status for each in found] == [0] * len(HOSTILE)
@@ -129,8 +131,8 @@ def test_texts_of_users_are_data(service: Service, tmp_path: Path) -> None:
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(texts=st.lists(st.text(max_size=200), min_size=20, max_size=20))
-def test_any_text_arrives_as_it_is(service: Service, tmp_path: Path, texts: list[str]) -> None:
-    """Every string a user can type is one string of the question."""
+def test_any_text_arrives_unchanged(service: Service, tmp_path: Path, texts: list[str]) -> None:
+    """Every string that a user can type is one string of the request."""
     service.bodies.clear()
     texts = list(dict.fromkeys(text for text in texts if text and "\0" not in text))
     submitted(tmp_path, plugin_for(service.url), [_job(comment=text) for text in texts])
@@ -138,8 +140,8 @@ def test_any_text_arrives_as_it_is(service: Service, tmp_path: Path, texts: list
     assert arrived == [text.encode() for text in texts]
 
 
-def test_the_same_question_is_asked_once(service: Service, tmp_path: Path) -> None:
-    """Fifty jobs of one kind cost one question; what is still being worked out is asked again."""
+def test_the_same_request_is_sent_once(service: Service, tmp_path: Path) -> None:
+    """Fifty jobs of one kind cost one request; an answer in progress is requested again."""
     jobs = [_job()] * 50
     found = submitted(tmp_path, plugin_for(service.url), jobs)
     assert len(service.bodies) == 1
@@ -149,10 +151,10 @@ def test_the_same_question_is_asked_once(service: Service, tmp_path: Path) -> No
     assert len(service.bodies) == 4
 
 
-def test_a_service_that_hangs_is_asked_once_and_jobs_go_on(
+def test_a_hanging_service_is_asked_once_and_jobs_are_submitted(
     service: Service, tmp_path: Path
 ) -> None:
-    """After the bound the job is submitted as it is; the next ones do not wait at all."""
+    """After the time limit the job is submitted unchanged, and the next jobs do not wait."""
     service.hangs.clear()
     plugin = plugin_for(service.url, BOUND_S="0.2")
     found = submitted(tmp_path, plugin, [_job(name=f"job {i}") for i in range(5)])
@@ -169,16 +171,16 @@ def test_a_service_that_hangs_is_asked_once_and_jobs_go_on(
         ("x" * 100_000, 200), ("{}", 200),
     ],
 )  # fmt: skip
-def test_a_service_that_talks_nonsense_changes_nothing(
+def test_an_invalid_answer_changes_nothing(
     service: Service, tmp_path: Path, answer: str, status: int
 ) -> None:
-    """No tag, no word, and the job goes on."""
+    """The job gets neither tag nor message, and is submitted."""
     service.answer, service.status = answer, status
     (found,) = submitted(tmp_path, plugin_for(service.url), [_job()])
     assert (found.status, found.admin_comment, found.told) == (0, "", [])
 
 
-def test_what_the_service_says_is_checked_as_well(service: Service, tmp_path: Path) -> None:
+def test_answers_of_the_service_are_checked_as_well(service: Service, tmp_path: Path) -> None:
     """Escape sequences and quotes do not reach terminals and AdminComment."""
     service.answer = (
         'source=com"ment\nenergy_j=1\ntime_s=2\nmessage=\x1b[31mred\nmessage=%d%s\n'
@@ -189,8 +191,8 @@ def test_what_the_service_says_is_checked_as_well(service: Service, tmp_path: Pa
     assert found.told == ["wattloop: ?[31mred", "wattloop: %d%s", "wattloop: m"]
 
 
-def test_nobody_but_root_submits_our_mark(service: Service, tmp_path: Path) -> None:
-    """A user's AdminComment cannot carry a cap, whatever Slurm lets through."""
+def test_only_root_submits_the_tag_of_wattloop(service: Service, tmp_path: Path) -> None:
+    """A user's AdminComment cannot carry a cap, whatever Slurm allows."""
     service.answer = "source=none\n"
     forged = 'x wattloop:{"cap_w":9} WattLoop:{}'
     user, root = submitted(
@@ -204,7 +206,7 @@ def test_nobody_but_root_submits_our_mark(service: Service, tmp_path: Path) -> N
 
 
 def test_the_token_comes_from_a_file(service: Service, tmp_path: Path) -> None:
-    """It is not in the list of processes."""
+    """It does not appear in the list of processes."""
     header = tmp_path / "header"
     header.write_text("Authorization: Bearer secret\n")
     submitted(tmp_path, plugin_for(service.url, HEADER_FILE=f'"{header}"'), [_job()])

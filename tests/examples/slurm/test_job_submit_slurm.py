@@ -1,4 +1,4 @@
-"""job_submit.lua in a real slurmctld, with a real `wattloop serve`."""
+"""Promises of job_submit.lua in a real slurmctld, with a real `wattloop serve`."""
 
 import json
 import os
@@ -56,7 +56,7 @@ class Service:
         self.url = found[0]
 
     def wait_until_warm(self) -> None:
-        """Until it has an answer for the tests' job."""
+        """Wait until the service has an answer for the tests' job."""
         body = json.dumps({"gpus": 2, "comment": TAG}).encode()
         give_up_s = time.monotonic() + 120
         while time.monotonic() < give_up_s:
@@ -88,7 +88,7 @@ def lab(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def _submit(lab: SlurmLab, *options: str) -> tuple[str, str]:
-    """Number of a job that waits, held, and what its user was told."""
+    """Submit a held job and return its number and the messages to its user."""
     done = subprocess.run(
         [
             *("sbatch", "--parsable", "--hold", "--output=/dev/null", "--chdir=/"),
@@ -104,8 +104,8 @@ def _admin_comment(lab: SlurmLab, job: str) -> str:
     return found[1].strip() if found else ""
 
 
-def test_sbatch_tells_and_the_job_is_tagged(lab: SlurmLab) -> None:
-    """Energy on the terminal; the same figure in AdminComment."""
+def test_sbatch_shows_the_energy_and_the_job_is_tagged(lab: SlurmLab) -> None:
+    """The energy is on the terminal, and the same figure is in AdminComment."""
     job, told = _submit(lab, "--gpus=2", "--time=30", f"--comment=mine {TAG}")
     assert re.search(r"expected to use \d+ Wh \(.* to .*\) in .* on 2 a100 GPUs", told), told
     assert "time limit of 30 min 00 s is likely too short" in told
@@ -117,7 +117,7 @@ def test_sbatch_tells_and_the_job_is_tagged(lab: SlurmLab) -> None:
 
 
 def test_a_job_without_gpus_is_left_alone(lab: SlurmLab) -> None:
-    """Nothing said, nothing written."""
+    """There is no message and no tag."""
     job, told = _submit(lab, f"--comment={TAG}")
     assert told == "" and _admin_comment(lab, job) == ""
 
@@ -130,12 +130,14 @@ def test_a_job_without_gpus_is_left_alone(lab: SlurmLab) -> None:
     ],
 )  # fmt: skip
 def test_hostile_comments_change_nothing(lab: SlurmLab, tmp_path: Path, text: str) -> None:
-    """Submitted as it is: no tag, no program run, no priority, no word of the comment obeyed."""
+    """The job is submitted unchanged: no tag, no program run, no priority, no field of the
+    comment used.
+    """
     text = text.replace("{folder}", str(tmp_path))
     job, told = _submit(lab, "--gpus=1", f"--comment={text}")
     shown = lab.run("scontrol", "show", "job", job)
     assert "predicted_j" not in shown
-    assert "Priority=0" in shown  # held, as it was asked for
+    assert "Priority=0" in shown  # held, as requested
     assert not (tmp_path / "pwned").exists()
     assert all(line.startswith("sbatch: wattloop:") for line in told.splitlines())
 
@@ -154,7 +156,7 @@ def test_users_cannot_write_admin_comment(lab: SlurmLab) -> None:
 
 
 def test_predict_job_explains_a_job_of_slurms(lab: SlurmLab, tmp_path: Path) -> None:
-    """`predict job --slurm N` says what is believed of it, and why."""
+    """`predict job --slurm N` shows the job's estimate and its sources."""
     job, _ = _submit(lab, "--gpus=2", f"--comment={TAG},caps=0.7|1")
     (tmp_path / "fleet.yaml").write_text(FLEET)
     words = ["predict", "job", "--cluster", str(tmp_path / "fleet.yaml"), "--slurm", job]
@@ -171,7 +173,7 @@ def test_predict_job_explains_a_job_of_slurms(lab: SlurmLab, tmp_path: Path) -> 
 def test_without_the_service_jobs_are_submitted_as_they_are(
     lab: SlurmLab, service: Service
 ) -> None:
-    """Stopped or gone: accepted, untagged, and the log says why."""
+    """Whether stopped or removed, the job is accepted without a tag, and the log says why."""
     service.process.send_signal(signal.SIGSTOP)
     (lab.folder / "job_submit.lua").write_text(plugin_for(service.url, BOUND_S="0.5"))
     lab.run("scontrol", "reconfigure")
