@@ -17,7 +17,7 @@ PACKAGE_W, DRAM_W = 50.0, 5.0
 
 @dataclass(frozen=True)
 class Machine:
-    """What the tests know of the machine that is being measured."""
+    """The machine that is being measured, as far as the tests know it."""
 
     root: Path
     store: Path
@@ -27,18 +27,18 @@ class Machine:
     power_w: float = PACKAGE_W + DRAM_W
 
     def about_j(self, duration_s: float, rel: float = 0.1) -> Any:
-        """Energy over so long, for comparison."""
+        """Return the energy over this time, for comparison."""
         return about_j(self.power_w, duration_s, self.driver, rel)
 
     @property
     def journals(self) -> Path:
-        """Where live journals of the store are."""
+        """Return the folder of live journals of the store."""
         return self.store.with_name(f"{self.store.name}.journals")
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    """One package of 50 W with 5 W of DRAM; only `rapl` is looked at; nothing leaks in or out.
+    """One package of 50 W with 5 W of DRAM; only `rapl` is used, and the environment is clean.
 
     Counters wrap every 2 s: a reading that a busy machine delays by half a second is still unique.
     """

@@ -13,20 +13,20 @@ PATIENCE_S = 120.0
 
 
 def settings(**given: object) -> Settings:
-    """Those of the environment, with a process that is started with the first flush."""
+    """Return the settings of the environment, with a process that starts at the first flush."""
     base = settings_from(os.environ)
     return base.overridden({"sampler": "process", "interval_s": 0.02, **given}, "test")
 
 
 def open_beside(**given: object) -> Session:
-    """A run that a process reads by now."""
+    """Open a run that a separate process reads."""
     session = Session.open(settings(**given))
     wait_until(lambda: session.reader.sampling_pid > 0)
     return session
 
 
 def wait_until(happened: Callable[[], bool]) -> None:
-    """By what happens instead of by how long it takes."""
+    """Wait for an event, not for a duration."""
     give_up_s = time.monotonic() + PATIENCE_S
     while not happened():
         assert time.monotonic() < give_up_s, "it did not happen"
@@ -34,7 +34,7 @@ def wait_until(happened: Callable[[], bool]) -> None:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, collected by its parent or not."""
+    """Return true if a process has ended, whether or not its parent has collected it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -42,5 +42,5 @@ def gone(pid: int) -> bool:
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
-    """Without a word."""
+    """Kill with SIGKILL."""
     os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""How often feeds are read."""
+"""Promises of the adaptive interval: how often meters are read."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -42,8 +42,8 @@ def run(feed: MeterStream, pace: AdaptiveInterval, clock: VirtualClock, reads: i
     return factor
 
 
-def test_a_steady_counter_is_read_less_often_and_a_change_brings_it_back() -> None:
-    """Steady power slows the reading down to the limit; a step restores the wished interval."""
+def test_a_steady_counter_is_read_less_often_until_a_change() -> None:
+    """Steady power slows reading down to the limit; a step restores the requested interval."""
     clock = VirtualClock()
     meter = Scripted(DomainKind.COUNTER, clock)
     feed = MeterStream(meter, clock, 0)
@@ -54,7 +54,7 @@ def test_a_steady_counter_is_read_less_often_and_a_change_brings_it_back() -> No
 
 
 def test_a_gauge_is_never_slowed_down() -> None:
-    """What happens between two readings of a gauge is lost, so it keeps its interval."""
+    """Changes between two readings of a gauge are lost, so it keeps its interval."""
     clock = VirtualClock()
     feed = MeterStream(Scripted(DomainKind.GAUGE, clock), clock, 0)
     assert run(feed, AdaptiveInterval(feed), clock, 200) == 1
@@ -62,7 +62,7 @@ def test_a_gauge_is_never_slowed_down() -> None:
 
 @pytest.mark.parametrize("step_w", [20.0, -40.0])
 def test_energy_is_the_same_at_every_pace(step_w: float) -> None:
-    """Reading a counter seldom changes no joule."""
+    """A lower rate of readings of a counter changes no joule."""
     clock = VirtualClock()
     meter = Scripted(DomainKind.COUNTER, clock)
     feed = MeterStream(meter, clock, 0)

@@ -26,7 +26,7 @@ from .conftest import Machine
 
 @pytest.fixture(autouse=True)
 def no_run_is_left_open(machine: Machine) -> Iterator[None]:
-    """Every test ends with its run closed."""
+    """Check that every test ends with its run closed."""
     assert machine.root.is_dir()
     yield
     assert active_session() is None
@@ -34,7 +34,7 @@ def no_run_is_left_open(machine: Machine) -> Iterator[None]:
 
 
 def windows_of(machine: Machine) -> list[dict[str, object]]:
-    """Windows in the journals, outermost last."""
+    """Return the windows in the journals, outermost last."""
     found = []
     for path in machine.journals.glob("*.journal"):
         journal = read_journal(path)
@@ -55,7 +55,7 @@ def test_block_is_measured(machine: Machine) -> None:
 
 
 def test_values_can_be_read_while_it_runs() -> None:
-    """Energy so far grows."""
+    """The energy so far grows."""
     with wattloop.measure("training", interval_s=0.01) as m:
         time.sleep(0.2)
         first = m.energy_j
@@ -81,7 +81,7 @@ def test_function_is_measured_by_name(machine: Machine) -> None:
 
 
 def test_decorator_with_options_measures_every_call(machine: Machine) -> None:
-    """Calls that are not in a loop are runs of their own; of others the first is."""
+    """Calls outside a loop are runs of their own; calls in a loop share one."""
 
     @wattloop.measure("step", interval_s=0.05)
     def step() -> None:
@@ -142,10 +142,10 @@ def test_a_decorated_function_is_sent_to_workers(machine: Machine) -> None:
     assert double.calls.count == 1  # type: ignore[attr-defined]  # the same
 
 
-def test_calls_that_are_not_read_yet_are_added_later(
+def test_calls_without_a_reading_are_added_later(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call that ended before the sampler's next reading is unknown now, not missing for good."""
+    """A call that ended before the sampler's next reading is still unknown, not missing."""
     monkeypatch.setattr("wattloop.measure.api.LINGER_S", 600.0)
 
     @wattloop.measure
@@ -173,7 +173,7 @@ def test_calls_that_are_not_read_yet_are_added_later(
 def test_a_run_that_waits_for_calls_ends_by_itself(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When none follows for a while, and not only with the process."""
+    """It ends when no call follows for a while, and not only with the process."""
     monkeypatch.setattr("wattloop.measure.api.LINGER_S", 5.0)
 
     @wattloop.measure
@@ -193,7 +193,7 @@ def test_a_run_that_waits_for_calls_ends_by_itself(
 
 
 def test_coroutine_is_measured_until_it_is_done(machine: Machine) -> None:
-    """Waiting inside counts; two tasks at once have windows of their own."""
+    """Waiting inside counts, and two concurrent tasks have windows of their own."""
 
     @wattloop.measure("task")
     async def work(duration_s: float) -> float:
@@ -209,8 +209,8 @@ def test_coroutine_is_measured_until_it_is_done(machine: Machine) -> None:
     assert durations[1] >= 0.2
 
 
-def test_begin_and_end_measure_what_lies_between() -> None:
-    """For code that no block fits around."""
+def test_begin_and_end_measure_the_code_between() -> None:
+    """They suit code that does not fit into a block."""
     m = wattloop.measure("loop")
     m.begin()
     time.sleep(0.2)
@@ -220,7 +220,7 @@ def test_begin_and_end_measure_what_lies_between() -> None:
 
 
 def test_end_without_begin_says_so() -> None:
-    """A clear error, not an attribute of None."""
+    """The error is clear, not an attribute of None."""
     with pytest.raises(RuntimeError, match="end\\(\\) without begin"):
         wattloop.measure("x").end()
     with pytest.raises(RuntimeError, match="nothing measured yet"):
@@ -235,7 +235,7 @@ def test_ending_twice_is_harmless() -> None:
 
 
 def test_beginning_twice_is_refused_and_loses_nothing() -> None:
-    """The one that goes on would never be ended; after its end it may begin again."""
+    """The first measurement stays open, and can begin again after its end."""
     m = wattloop.measure("x").begin()
     with pytest.raises(RuntimeError, match="'x' has begun and not ended"):
         m.begin()
@@ -247,7 +247,7 @@ def test_beginning_twice_is_refused_and_loses_nothing() -> None:
 
 
 def test_it_shows_its_energy() -> None:
-    """A measurement at the end of a cell of a notebook is a line for people."""
+    """A measurement at the end of a notebook cell is shown as one line."""
     m = wattloop.measure("training")
     assert repr(m) == "<wattloop 'training': not begun>"
     with m:
@@ -267,7 +267,7 @@ def test_inner_measurements_are_windows_of_the_outer_run(machine: Machine) -> No
 
 
 def test_exception_passes_and_marks_the_run_failed() -> None:
-    """The user's error is the user's; the run is kept as failed."""
+    """The user's exception passes unchanged, and the run is stored as failed."""
     m = wattloop.measure("x")
     with pytest.raises(ZeroDivisionError), m:
         _ = 1 / 0
@@ -294,7 +294,7 @@ def test_threads_share_one_run(machine: Machine) -> None:
 
 
 def test_ten_thousand_nested_windows(machine: Machine) -> None:
-    """Depth costs neither recursion nor time that grows with it."""
+    """Depth costs no recursion and no additional time per window."""
     stack: list[Measurement] = []
     for i in range(10_000):
         m = wattloop.measure(f"w{i}", interval_s=1.0)
@@ -321,7 +321,7 @@ def test_generator_that_is_closed_early_ends_its_window() -> None:
 
 
 def test_forked_worker_neither_counts_nor_disturbs(machine: Machine) -> None:
-    """As a DataLoader worker: the child may even use measure() itself."""
+    """The child is like a DataLoader worker, and may use measure() itself."""
     with wattloop.measure("parent") as m:
         pid = os.fork()
         if pid == 0:
@@ -343,7 +343,7 @@ def test_forked_worker_neither_counts_nor_disturbs(machine: Machine) -> None:
 
 
 def test_never_closed_measurement_is_closed_at_exit(machine: Machine) -> None:
-    """A script that forgets `end()` exits at once, with its run in the journal."""
+    """A script without `end()` exits at once, with its run in the journal."""
     code = "import wattloop; wattloop.measure('forgot').begin(); print('done')"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, timeout=300, check=False
@@ -372,7 +372,7 @@ def test_killed_program_leaves_a_readable_journal(machine: Machine) -> None:
 
 
 def test_generator_is_measured_until_it_is_exhausted(machine: Machine) -> None:
-    """From its first item to its last; the consumer's own windows do not lie inside it."""
+    """From its first item to its last; the consumer's own windows are outside."""
 
     @wattloop.measure
     def numbers(count: int) -> Iterator[int]:
@@ -391,7 +391,7 @@ def test_generator_is_measured_until_it_is_exhausted(machine: Machine) -> None:
 
 
 def test_asynchronous_generator_is_measured_until_it_is_exhausted(machine: Machine) -> None:
-    """As a plain one."""
+    """It behaves like a plain generator."""
 
     @wattloop.measure("items")
     async def numbers(count: int) -> AsyncIterator[int]:
@@ -415,12 +415,12 @@ def test_callable_without_a_name_can_be_measured(machine: Machine) -> None:
 
 
 def test_name_may_be_a_keyword() -> None:
-    """`measure(name="training")` is what people write."""
+    """`measure(name="training")` works."""
     assert wattloop.measure(name="training").name == "training"
 
 
 def test_ending_inside_the_block_does_not_end_the_outer_run() -> None:
-    """Two ends of one measurement are one."""
+    """Ending one measurement twice ends it once."""
     with wattloop.measure("outer") as outer:
         with wattloop.measure("inner") as inner:
             inner.end()
@@ -431,7 +431,7 @@ def test_ending_inside_the_block_does_not_end_the_outer_run() -> None:
 
 @pytest.mark.parametrize(("code", "status"), [(0, RunStatus.FINISHED), (3, RunStatus.FAILED)])
 def test_exit_of_the_program_is_a_failure_only_with_a_code(code: int, status: RunStatus) -> None:
-    """`sys.exit(0)` inside the block is a good end."""
+    """`sys.exit(0)` inside the block is a normal end."""
     measurement = wattloop.measure("x")
     with pytest.raises(SystemExit), measurement:
         sys.exit(code)
@@ -452,7 +452,7 @@ def test_exit_of_the_program_is_a_failure_only_with_a_code(code: int, status: Ru
     ],
 )
 def test_wrong_option_is_named(options: dict[str, object], named: str) -> None:
-    """Where it is written, as far as that can be known there."""
+    """The error is raised at the call, as far as the option can be checked there."""
     with pytest.raises(ConfigError, match=named):
         wattloop.measure("x", **options).begin()
     if "meters" not in options:
@@ -460,7 +460,7 @@ def test_wrong_option_is_named(options: dict[str, object], named: str) -> None:
             wattloop.measure("x", **options)
 
 
-def test_options_of_an_inner_measurement_are_said_to_have_no_effect() -> None:
+def test_options_of_an_inner_measurement_are_reported_as_without_effect() -> None:
     """The run is already open; the warning says that the options have no effect."""
     with wattloop.measure("outer") as outer, wattloop.measure("inner", interval_s=0.01):
         pass
@@ -471,7 +471,7 @@ def test_options_of_an_inner_measurement_are_said_to_have_no_effect() -> None:
 def test_process_that_may_start_no_thread_is_measured_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At the very end of a program, or at the limit of threads: the ends of windows are read."""
+    """At the end of a program, or at the limit of threads, the ends of windows are read."""
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

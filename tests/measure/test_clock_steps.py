@@ -19,7 +19,7 @@ from .conftest import Machine
 
 
 class SetClock(RealClock):
-    """The real clock, until an administrator sets the time of day."""
+    """The real clock, until an administrator sets the wall clock."""
 
     step_s = 0.0
 

@@ -1,4 +1,4 @@
-"""Promises of `supervise`: the program behaves as it would without us, and so do we."""
+"""Promises of `supervise`: the program behaves as without Wattloop, and Wattloop survives it."""
 
 import os
 import pty
@@ -63,28 +63,28 @@ def test_exit_code_is_the_programs_own(code: int) -> None:
 
 @pytest.mark.parametrize("name", ["TERM", "KILL", "SEGV", "INT"])
 def test_death_by_signal_is_reported_as_a_shell_does(name: str) -> None:
-    """A program killed by signal N gives 128 + N, and we survive its crash."""
+    """A program killed by signal N gives 128 + N, and Wattloop survives the crash."""
     done = supervised("sh", "-c", f"kill -{name} $$")
     assert done.returncode == 128 + signal.Signals[f"SIG{name}"]
     assert b"ended" in done.stderr
 
 
 def test_command_that_does_not_exist_gives_127() -> None:
-    """Not found is 127 with what to do."""
+    """The code is 127, with a remedy."""
     done = supervised("no-such-program-here")
     assert done.returncode == 127
     assert b"command not found" in done.stderr
 
 
 def test_path_that_does_not_exist_gives_127(tmp_path: Path) -> None:
-    """A wrong path is 127 and named."""
+    """A wrong path gives 127 and is named."""
     done = supervised(str(tmp_path / "missing"))
     assert done.returncode == 127
     assert b"no such file" in done.stderr
 
 
 def test_file_without_execute_permission_gives_126(tmp_path: Path) -> None:
-    """Not executable is 126 with the chmod that helps."""
+    """The code is 126, with the chmod that helps."""
     script = tmp_path / "train.sh"
     script.write_text("#!/bin/sh\nexit 0\n")
     done = supervised(str(script))
@@ -93,14 +93,14 @@ def test_file_without_execute_permission_gives_126(tmp_path: Path) -> None:
 
 
 def test_directory_as_command_gives_126(tmp_path: Path) -> None:
-    """A directory is 126 and said to be one."""
+    """The code is 126, and the message says that it is a directory."""
     done = supervised(str(tmp_path))
     assert done.returncode == 126
     assert b"is a directory" in done.stderr
 
 
 def test_missing_interpreter_gives_126(tmp_path: Path) -> None:
-    """A script whose '#!' line is wrong says so."""
+    """The message names the wrong '#!' line of the script."""
     script = tmp_path / "odd"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
@@ -119,13 +119,13 @@ def test_script_without_interpreter_line_runs_in_sh(tmp_path: Path) -> None:
 
 
 def test_piped_stdin_reaches_the_program_untouched() -> None:
-    """Bytes piped in come out of cat; we read none of them."""
+    """Bytes piped in come out of cat, and Wattloop reads none of them."""
     data = bytes(range(256)) * 4_000
     assert supervised("cat", input=data).stdout == data
 
 
-def test_gigabytes_of_output_do_not_pass_through_us() -> None:
-    """The program holds the very same standard output as we do, so printing costs us nothing."""
+def test_gigabytes_of_output_do_not_pass_through_wattloop() -> None:
+    """The program has the same standard output as Wattloop, so printing costs nothing."""
     script = "import os; print(os.fstat(1).st_ino, os.readlink('/proc/self/fd/1'))"
     with Path(os.devnull).open("wb") as sink:
         done = subprocess.run(
@@ -148,7 +148,7 @@ def test_gigabytes_of_output_do_not_pass_through_us() -> None:
 
 
 def test_extra_descriptors_are_inherited() -> None:
-    """A descriptor beyond 2 that a shell opened for the program reaches it."""
+    """A descriptor above 2 that a shell opened for the program reaches it."""
     read, write = os.pipe()
     os.set_inheritable(write, True)
     subprocess.run(
@@ -164,7 +164,7 @@ def test_extra_descriptors_are_inherited() -> None:
 
 
 def test_program_starts_with_default_signals_and_no_mask() -> None:
-    """We block and ignore signals for ourselves; the program must inherit neither."""
+    """Wattloop blocks and ignores signals for itself; the program must inherit neither."""
     command = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]
     bare = subprocess.run(command, capture_output=True, check=True)
     glibc_own = 0b11 << 31  # signals 32 and 33, which posix_spawn ignores until threads start
@@ -195,8 +195,8 @@ os.write(1, (repr(seen) + "\\n").encode())
 
 
 @pytest.mark.parametrize("name", ["INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "WINCH"])
-def test_signal_sent_to_us_alone_reaches_the_program_once(name: str) -> None:
-    """kill(our pid) is passed on, exactly once."""
+def test_signal_sent_to_wattloop_reaches_the_program_once(name: str) -> None:
+    """kill(pid of Wattloop) is passed on exactly once."""
     number = signal.Signals[f"SIG{name}"]
     process = subprocess.Popen(
         driver(sys.executable, "-c", COUNTER, "1", "10"),
@@ -212,8 +212,8 @@ def test_signal_sent_to_us_alone_reaches_the_program_once(name: str) -> None:
     assert process.returncode == 0
 
 
-def test_signal_from_the_programs_own_family_is_not_sent_back() -> None:
-    """`kill 0` in the program hits its group, us included; we must not return it."""
+def test_signal_from_the_programs_own_group_is_not_sent_back() -> None:
+    """`kill 0` in the program reaches its group, with Wattloop in it, which must not return it."""
     script = "trap 'echo hit' USR1; kill -USR1 0; sleep 0.3; echo end"
     process = subprocess.Popen(
         driver("sh", "-c", script),
@@ -239,8 +239,8 @@ def test_ignored_hangup_stays_ignored() -> None:
     assert done.stdout == b"alive\n"
 
 
-def test_killing_us_leaves_the_program_running(tmp_path: Path) -> None:
-    """SIGKILL to us does not harm the program."""
+def test_killing_wattloop_leaves_the_program_running(tmp_path: Path) -> None:
+    """SIGKILL to Wattloop does not harm the program."""
     mark = tmp_path / "done"
     process = subprocess.Popen(
         driver("sh", "-c", f"echo ready; sleep 0.5; touch {mark}"),
@@ -256,7 +256,7 @@ def test_killing_us_leaves_the_program_running(tmp_path: Path) -> None:
 
 
 def test_program_that_forks_and_exits_is_not_waited_for(tmp_path: Path) -> None:
-    """By default the run ends with the command, and says how many processes it left."""
+    """By default the run ends with the command, and reports how many processes it left."""
     done = subprocess.run(
         driver("sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!; exit 3"),
         env=environment(),
@@ -269,7 +269,7 @@ def test_program_that_forks_and_exits_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_follow_waits_for_a_daemon(tmp_path: Path) -> None:
-    """With follow the run ends when the double-forked daemon does; the code is the command's."""
+    """With `follow` the run ends when the double-forked daemon does; the code is the command's."""
     mark = tmp_path / "done"
     daemon = f"setsid sh -c 'sleep 0.5; touch {mark}' >/dev/null 2>&1 & exit 3"
     done = supervised("sh", "-c", f"({daemon}); exit 3", follow=True)
@@ -279,7 +279,7 @@ def test_follow_waits_for_a_daemon(tmp_path: Path) -> None:
 
 
 def test_follow_ends_when_asked_to() -> None:
-    """A second request to stop, after the command ended, stops the waiting only."""
+    """A second request to stop, after the command has ended, stops only the waiting."""
     process = subprocess.Popen(
         driver(
             "sh",
@@ -303,8 +303,8 @@ def test_follow_ends_when_asked_to() -> None:
     process.stderr.close()
 
 
-def test_abandoned_processes_do_not_pile_up() -> None:
-    """Orphans that end while the program runs are collected."""
+def test_orphaned_processes_do_not_pile_up() -> None:
+    """Orphaned processes that end while the program runs are collected."""
     script = (
         "for i in 1 2 3 4 5; do (sh -c 'exit 0' &) ; done; sleep 2.4; "
         "grep -c '^State:.Z' /proc/[0-9]*/status 2>/dev/null | grep -c ':1$'; "
@@ -315,7 +315,7 @@ def test_abandoned_processes_do_not_pile_up() -> None:
 
 
 def test_stop_before_the_start_means_no_start() -> None:
-    """ctrl-C while the meters are set up: the program is not started."""
+    """After ctrl-C during the setup of the meters the program is not started."""
     code = DRIVER.replace("    try:", "    os.kill(os.getpid(), 2)\n    try:", 1)
     done = subprocess.run(
         [sys.executable, "-c", code, "plain", "echo", "started"],
@@ -332,7 +332,7 @@ def test_stop_before_the_start_means_no_start() -> None:
 
 @contextmanager
 def terminal(command: list[str]) -> Iterator["Terminal"]:
-    """`command` in a new session whose terminal is a pty that the test types into."""
+    """Start `command` in a new session whose terminal is a pty that the test types into."""
     pid, master = pty.fork()
     if pid == 0:
         os.environ["PYTHONPATH"] = str(SRC)
@@ -357,7 +357,7 @@ class Terminal:
         os.write(self.master, keys.encode())
 
     def expect(self, wanted: str, timeout_s: float = 120.0) -> str:
-        """Read until `wanted` appears after what was expected before."""
+        """Read until `wanted` appears after the text that was expected before."""
         deadline_s = time.monotonic() + timeout_s
         while wanted not in self.text:
             left_s = deadline_s - time.monotonic()
@@ -372,7 +372,7 @@ class Terminal:
         return before
 
     def answers(self, wanted: str, to: str, within_s: float = 0.2) -> bool:
-        """Type `to`; return True if `wanted` is there by now, or soon."""
+        """Type `to`, and return true if `wanted` has appeared or appears soon."""
         self.type(to)
         while wanted not in self.text and select.select([self.master], [], [], within_s)[0]:
             self.text += os.read(self.master, 65536).decode(errors="replace")
@@ -395,7 +395,7 @@ def test_program_gets_the_terminal() -> None:
 
 
 def test_ctrl_c_reaches_the_program_once() -> None:
-    """ctrl-C from the terminal arrives exactly once, and we do not die of it."""
+    """ctrl-C from the terminal arrives exactly once, and Wattloop survives it."""
     with terminal(driver(sys.executable, "-c", COUNTER, "2", "1")) as session:
         session.expect("ready")
         session.type("\x03")
@@ -439,7 +439,7 @@ def test_ctrl_z_and_fg_work_from_a_shell(tmp_path: Path) -> None:
 
 
 def test_background_job_that_reads_the_terminal_stops_and_resumes(tmp_path: Path) -> None:
-    """A background job that wants input is stopped by the kernel, as without us."""
+    """The kernel stops a background job that wants input, as without Wattloop."""
     script = tmp_path / "job.sh"
     script.write_text('#!/bin/sh\nread line\necho "got:$line"\n')
     script.chmod(0o755)
@@ -455,8 +455,8 @@ def test_background_job_that_reads_the_terminal_stops_and_resumes(tmp_path: Path
         session.expect("ended 0")
 
 
-def test_program_stopped_alone_does_not_stop_us(tmp_path: Path) -> None:
-    """SIGSTOP to the program alone (a batch system pausing it) leaves us measuring."""
+def test_program_stopped_alone_does_not_stop_wattloop(tmp_path: Path) -> None:
+    """After SIGSTOP to the program alone (a batch system pausing it) Wattloop still measures."""
     process = subprocess.Popen(
         driver("sh", "-c", f"echo $$; until [ -e {tmp_path}/end ]; do sleep 0.02; done; exit 4"),
         env=environment(),

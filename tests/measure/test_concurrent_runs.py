@@ -1,4 +1,6 @@
-"""Which run counts what several see, and what a hostile or broken listing may do: nothing."""
+"""Promises of concurrent runs: which run counts a device, and that hostile listings change
+nothing.
+"""
 
 import json
 import os
@@ -28,7 +30,7 @@ POWER_W = 10.0
 
 
 def window(begin_s: float, end_s: float, names: tuple[str, ...] = ("cpu", "gpu:0")) -> WindowResult:
-    """Ten watts per device."""
+    """Return a window with ten watts per device."""
     domains = tuple(
         DomainEnergy(n, Scope.OTHER, POWER_W * (end_s - begin_s), 0.0, Provenance.MEASURED, "test")
         for n in names
@@ -47,7 +49,7 @@ def shared(own: CountingRun, *others: CountingRun) -> SharedTime | None:
 
 
 def test_the_first_counts_and_both_are_marked() -> None:
-    """Promise: what two runs see is counted by the one that began first; both say so."""
+    """Promise: the earlier of two runs counts the devices that both see, and both say so."""
     first, second = run("a", 0.0, 10.0), run("b", 5.0, 15.0)
     of_first, of_second = shared(first, second), shared(second, first)
     assert of_first == SharedTime(5.0, 0.5, (("b", 5.0, False),), 0.0)
@@ -57,7 +59,7 @@ def test_the_first_counts_and_both_are_marked() -> None:
 
 
 def test_counted_parts_add_up_to_the_time_that_any_run_covers() -> None:
-    """Promise: of any set of runs, each moment is counted once."""
+    """Promise: in any set of runs, each moment is counted once."""
     runs = [run(str(i), (i * 7) % 13, (i * 7) % 13 + 1 + (i * 5) % 9) for i in range(12)]
     total_j = 0.0
     for own in runs:
@@ -84,7 +86,7 @@ def test_only_common_devices_are_left_out() -> None:
     assert node.left_out_j == pytest.approx(190.0)
 
 
-def test_runs_of_other_users_and_stores_mark_and_take_nothing() -> None:
+def test_runs_of_other_users_and_stores_mark_but_take_no_energy() -> None:
     """Promise: another user cannot make energy vanish from this user's totals."""
     found = shared(run("b", 5.0, 15.0), run("a", 0.0, 10.0, ours=False))
     assert found == SharedTime(5.0, 0.5, (("a", 5.0, False),), 0.0)
@@ -120,7 +122,7 @@ def test_an_earlier_run_counts_until_its_end_however_long_it_takes_to_close(
 
 
 def test_a_short_overlap_is_not_zero() -> None:
-    """Promise: what was shared for milliseconds is not said to be shared for 0.0 s (0%)."""
+    """Promise: sharing for some milliseconds is not reported as 0.0 s (0%)."""
     text = SharedTime(0.012, 0.001, (("20260101-000000-aaaaaa", 0.012, False),)).text(5.0)
     assert text.startswith("shared: for 12.0 ms (< 1% of this run)")
 
@@ -155,7 +157,9 @@ def started() -> subprocess.Popen[str]:
 def test_a_process_that_died_ends_with_its_last_reading(
     alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: an end that was never written is found; a pid that is used again is not believed."""
+    """Promise: an end that was never written is found, and a reused pid is not taken for the
+    run.
+    """
     mine = NodeRuns("machine", lambda path: 123.0)
     mine.enter(CountingRun("mine", store_key("s"), 1.0, ("cpu",)))
     with started() as process:
@@ -171,7 +175,7 @@ def test_a_process_that_died_ends_with_its_last_reading(
     assert NodeRuns("other machine", lambda path: 0.0).look(5.0) == []
     (theirs,) = alone.glob(f"{process.pid}-*.json")
     os.utime(theirs, (1.0, 1.0))
-    assert {run.run_id for run in mine.look(6.0)} >= {"theirs"}  # what was seen is remembered
+    assert {run.run_id for run in mine.look(6.0)} >= {"theirs"}  # an earlier result is remembered
     assert not theirs.exists()
     assert {run.until_s for run in mine.look(7.0) if run.run_id == "theirs"} == {123.0}
 
@@ -179,7 +183,7 @@ def test_a_process_that_died_ends_with_its_last_reading(
 def test_an_unchanged_folder_is_not_read_again(
     alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: two looks a second open no file without news, and see news at once."""
+    """Promise: two checks a second open no unchanged file, and find a changed one at once."""
     opened: list[Path] = []
     in_file = concurrent_runs._Listing._in_file
 
@@ -231,7 +235,7 @@ def test_foreign_content_is_read_without_harm(alone: Path) -> None:
 def test_a_folder_of_another_kind_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: without a folder to meet in, runs are measured as if they were alone."""
+    """Promise: without a shared folder, runs are measured as if they were alone."""
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path)
     for name in ("file", "link", "missing/below"):

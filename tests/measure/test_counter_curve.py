@@ -1,4 +1,4 @@
-"""Promises of `counter_track`: whatever a counter does, its energy is right or says so."""
+"""Promises of counter curves: whatever a counter does, its energy is right or marked."""
 
 import math
 import random
@@ -26,7 +26,9 @@ def fed_counter(
     period_s: float = 0.001,
     rng: random.Random | None = None,
 ) -> CounterCurve:
-    """A counter that updates every `period_s` and is read every `interval_s`, with jitter."""
+    """Return a counter that updates every `period_s` and is read every `interval_s`, with
+    jitter.
+    """
     rng = rng or random.Random(1)
     track = CounterCurve(counter(wrap_j=wrap_j, update_period_s=period_s, resolution=61e-6))
     time_s = 0.0
@@ -68,7 +70,9 @@ def test_every_wrap_is_counted_and_none_is_a_reset() -> None:
 
 
 def test_fall_of_a_counter_without_a_range_is_a_reset_not_minus_energy() -> None:
-    """A driver reload sets the counter to 0: energy goes on at the power before, less surely."""
+    """A driver reload sets the counter to 0: energy continues at the earlier power, less
+    certainly.
+    """
     track = CounterCurve(counter())
     for i in range(20):
         track.feed(i * 0.1, 1000.0 + 5.0 * i)
@@ -100,7 +104,7 @@ def test_fall_after_two_points_at_almost_the_same_time() -> None:
 
 
 def test_fall_that_a_wrap_cannot_explain_is_a_reset() -> None:
-    """A wrap that would need more than 100 kW is not believed."""
+    """A wrap that would need more than 100 kW is not assumed."""
     track = CounterCurve(counter(wrap_j=262_143.0))
     for i in range(20):
         track.feed(i * 0.1, 200_000.0 + 5.0 * i)
@@ -110,8 +114,8 @@ def test_fall_that_a_wrap_cannot_explain_is_a_reset() -> None:
     assert track.last_total_j == pytest.approx(100.0, rel=0.01)
 
 
-def test_counter_goes_on_counting_through_a_gap() -> None:
-    """Failed reads lose nothing of a counter: the next good one has it all."""
+def test_counter_counts_through_a_gap() -> None:
+    """Failed reads lose no energy of a counter: the next good one includes it."""
     track = CounterCurve(counter())
     for i in range(10):
         track.feed(i * 0.1, 8.0 * i)
@@ -152,7 +156,7 @@ def test_device_that_comes_back_is_no_longer_lost(
     assert track.last_gap is None
 
 
-def test_counter_that_fails_for_long_is_not_taken_to_have_gone_on() -> None:
+def test_counter_that_fails_for_long_is_not_extrapolated() -> None:
     """Garbage from the 40th second on: 60 s of 100 s are uncovered, not guessed."""
     track = CounterCurve(counter())
     for i in range(400):
@@ -191,8 +195,8 @@ def test_counter_that_stops_moving_is_stuck_for_later_windows() -> None:
     assert late.moved is False
 
 
-def test_window_after_the_last_reading_goes_on_at_its_power_less_surely() -> None:
-    """Asked before the next reading is due, a live counter is not taken for a stuck one."""
+def test_window_after_the_last_reading_continues_at_its_power_less_certainly() -> None:
+    """Before its next reading is due, a live counter is not taken for a stuck one."""
     track = CounterCurve(counter())
     for i in range(20):
         track.feed(i * 0.1, 8.0 * i)
@@ -204,7 +208,7 @@ def test_window_after_the_last_reading_goes_on_at_its_power_less_surely() -> Non
 
 
 def test_counter_whose_reads_fail_is_not_carried_on() -> None:
-    """After a failed read nothing is made up for later windows."""
+    """After a failed read no energy is assumed for later windows."""
     track = CounterCurve(counter())
     for i in range(20):
         track.feed(i * 0.1, 8.0 * i)
@@ -215,7 +219,7 @@ def test_counter_whose_reads_fail_is_not_carried_on() -> None:
 
 
 def test_counter_unread_for_minutes_is_not_carried_on() -> None:
-    """A meter that hangs does not give energy for ever."""
+    """A meter that hangs does not give energy without limit."""
     track = CounterCurve(counter())
     for i in range(20):
         track.feed(i * 0.1, 8.0 * i)
@@ -224,8 +228,8 @@ def test_counter_unread_for_minutes_is_not_carried_on() -> None:
     assert not span.moved
 
 
-def test_no_reading_gives_no_span() -> None:
-    """Nothing read is None, never 0 J."""
+def test_no_reading_gives_no_energy() -> None:
+    """Without a reading the energy is None, never 0 J."""
     assert CounterCurve(counter()).between(0.0, 1.0) is None
     assert GaugeCurve(gauge()).between(0.0, 1.0) is None
 
@@ -242,7 +246,7 @@ def test_age_of_a_slow_counter_widens_short_windows() -> None:
 
 
 def test_period_longer_than_declared_is_learned_from_unchanged_readings() -> None:
-    """A sensor that says 1 ms but changes every 60 ms is found out."""
+    """A sensor that declares 1 ms but changes every 60 ms is detected."""
     track = CounterCurve(counter(update_period_s=0.001))
     for i in range(2_000):
         time_s = i * 0.005
@@ -251,7 +255,7 @@ def test_period_longer_than_declared_is_learned_from_unchanged_readings() -> Non
 
 
 def test_known_ticks_place_points_at_the_update() -> None:
-    """With the sensor's beat known, a point lies where the sensor updated, not where we read."""
+    """With a known period, a point lies where the sensor updated, not where it was read."""
     ticks = UpdateClock(0.1)
     ticks.saw_change(0.0499, 0.0501)
     track = CounterCurve(counter(update_period_s=0.1), ticks)
@@ -262,7 +266,7 @@ def test_known_ticks_place_points_at_the_update() -> None:
 
 
 def test_points_of_the_curve_never_go_back_in_time() -> None:
-    """Readings that arrive with the same or an earlier time keep the curve a function."""
+    """Readings with the same or an earlier time keep the curve a function of time."""
     track = CounterCurve(counter())
     for time_s, raw_j in [(1.0, 1.0), (1.0, 2.0), (0.9, 3.0), (1.1, 4.0)]:
         track.feed(time_s, raw_j)
@@ -271,7 +275,7 @@ def test_points_of_the_curve_never_go_back_in_time() -> None:
 
 
 def test_run_of_days_keeps_few_points_and_all_of_its_energy() -> None:
-    """Idle for half an hour, then busy: neither the whole nor the recent energy is changed."""
+    """After half an hour idle and then busy, neither the total nor the recent energy changes."""
     track = CounterCurve(counter())
     raw_j, hour_s = 0.0, 3_600.0
     points = 0
@@ -294,7 +298,7 @@ def test_run_of_days_keeps_few_points_and_all_of_its_energy() -> None:
 
 @pytest.mark.parametrize("length_s", [1e-5, 1e-3, 0.02])
 def test_uncertainty_of_a_tiny_window_is_that_of_the_power_around_it(length_s: float) -> None:
-    """Both ends are off in the same way: 10 us are not uncertain by the joules of a period."""
+    """Both ends have the same error: 10 us are not uncertain by the joules of a period."""
     track = fed_counter(SquareWave(40.0, 160.0, 1.3), period_s=0.05)
     for begin_s in (0.3, 7.77, 19.9, 20.0):
         span = track.between(begin_s, begin_s + length_s)
@@ -303,8 +307,8 @@ def test_uncertainty_of_a_tiny_window_is_that_of_the_power_around_it(length_s: f
         assert 0 < span.energy_j <= 2 * 160.0 * length_s
 
 
-def test_counter_that_begins_anew_after_a_long_loss_leaves_a_hole() -> None:
-    """A GPU that was away for an hour and counts from 0 again: the hour is not guessed."""
+def test_counter_that_restarts_after_a_long_loss_leaves_a_hole() -> None:
+    """A GPU returns after an hour and counts from 0: the energy of the hour is not guessed."""
     track = CounterCurve(counter(wrap_j=None))
     for i in range(100):
         track.feed(i * 0.1, 1_000.0 + 5.0 * i)
@@ -319,7 +323,7 @@ def test_counter_that_begins_anew_after_a_long_loss_leaves_a_hole() -> None:
 
 
 def test_a_computed_share_that_stands_still_used_nothing() -> None:
-    """What no job used of a GPU ends where a job takes it; nothing is carried on beyond that."""
+    """The energy that no job used of a GPU ends where a job takes it, and is not extended."""
     track = CounterCurve(counter(update_period_s=1e-6, resolution=0.0))
     for step in range(41):
         time_s = step / 2
@@ -336,7 +340,7 @@ def test_a_computed_share_that_stands_still_used_nothing() -> None:
 def test_gap_in_which_the_counter_can_wrap_is_modelled_with_its_uncertainty(
     gap_s: float, gap_share: float
 ) -> None:
-    """A process that is stopped reads nothing; how often the counter wrapped is not known."""
+    """A stopped process reads nothing, so the number of wraps is unknown."""
     power_w, wrap_j = 80.0, 97.0
     track = CounterCurve(counter(wrap_j=wrap_j, max_power_w=300.0))
     energy_j = 0.0
@@ -359,7 +363,9 @@ def test_gap_in_which_the_counter_can_wrap_is_modelled_with_its_uncertainty(
 
 
 def test_gap_too_short_to_wrap_is_exact() -> None:
-    """A counter of 262 kJ needs 87 s at 3 kW: a stop of a minute loses nothing and says nothing."""
+    """A counter of 262 kJ needs 87 s at 3 kW: a stop of a minute loses no energy and gives no
+    note.
+    """
     track = CounterCurve(counter(wrap_j=262_143.0, max_power_w=3_000.0))
     for i in range(20):
         track.feed(i * 0.1, 10.0 * i)
@@ -382,8 +388,8 @@ def test_gap_without_any_power_before_it_is_missing() -> None:
     assert span.energy_j == pytest.approx(19.0, abs=1.0)
 
 
-def test_counter_that_stands_at_the_same_value_after_a_gap_may_have_gone_round() -> None:
-    """100 W for a multiple of the wrap end where they began: that is not 0 J."""
+def test_counter_with_the_same_value_after_a_gap_may_have_wrapped() -> None:
+    """At 100 W, after a multiple of the wrap time the value is the same: that is not 0 J."""
     track = CounterCurve(counter(wrap_j=100.0, max_power_w=300.0))
     for i in range(100):
         track.feed(i * 0.1, (10.0 * i) % 100.0)
@@ -394,8 +400,8 @@ def test_counter_that_stands_at_the_same_value_after_a_gap_may_have_gone_round()
     assert track.unseen_wraps(9.9, 14.9)[1] >= 1
 
 
-def test_many_bridges_take_little_memory_and_keep_their_sum() -> None:
-    """A process that is stopped and continued for weeks: bounded, and none is forgotten."""
+def test_many_bridged_gaps_take_little_memory_and_keep_their_sum() -> None:
+    """A process is stopped and continued for weeks: memory is bounded, and the sum includes all."""
     track = CounterCurve(counter(wrap_j=97.0, max_power_w=300.0))
     time_s = energy_j = 0.0
     for i in range(2_000):

@@ -1,4 +1,4 @@
-"""Runs in processes of their own on one GPU: their parts add up to the card."""
+"""Promises of the device book: parts of runs in separate processes add up to the card."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ LOOK_S, READ_S = 0.5, 0.05
 
 
 class Program:
-    """A run in a process of its own, with its own readings, looks and fit."""
+    """A run in a process of its own, with its own readings, polls and fit."""
 
     def __init__(self, number: int, begin_s: float, end_s: float) -> None:
         self.owner = WorkOwner(float(number), 0.0)
@@ -49,7 +49,7 @@ class Program:
         self._shares.begin(self._channels, self.began_s)
 
     def started_s(self) -> float | None:
-        """Return when the process began; None once it has ended."""
+        """Return the time when the process began; None once it has ended."""
         return None if self.ended else self.began_s
 
     def read(self) -> None:
@@ -74,8 +74,8 @@ class Program:
 
 
 def _play(programs: list[Program], dice: random.Random, folder: Path | None) -> float:
-    """Let programs of random loads come and go, each with looks of its own; return the energy of
-    the card while there was a run.
+    """Let programs of random loads come and go, each with polls of its own; return the card's
+    energy while a run existed.
     """
     clock = VirtualClock(1_000.0)
     gpu = VirtualGpu(0, CARDS["h200"], clock=clock)
@@ -110,7 +110,7 @@ def _play(programs: list[Program], dice: random.Random, folder: Path | None) -> 
 def test_parts_of_separate_runs_add_up_to_the_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Promise: whatever the looks, begins and ends of each run, the parts add up to the energy in
+    """Promise: whatever the polls, begins and ends of each run, the parts add up to the energy in
     the book, and that is the card's, within what its counter resolves.
     """
     dice = random.Random(seed)
@@ -129,8 +129,8 @@ def test_parts_of_separate_runs_add_up_to_the_card(
     assert abs(parts_j - used_j) <= 40.0
 
 
-def test_without_the_book_they_do_not() -> None:
-    """The fault that the book mends: every run divides by its own fit."""
+def test_without_the_book_parts_do_not_add_up() -> None:
+    """Without the book every run divides by its own fit, and the parts do not add up."""
     dice = random.Random(0)
     programs = [Program(i + 1, 5.0 * i, 40.0 + 7.0 * i) for i in range(4)]
     used_j = _play(programs, dice, None)
@@ -175,7 +175,7 @@ def test_a_damaged_book_begins_again(tmp_path: Path, data: bytes) -> None:
 def test_a_book_of_another_user_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: who may write to the machine's folder cannot tell another user's joules."""
+    """Promise: a user who can write to the machine's folder cannot set another user's joules."""
     path = tmp_path / "gpu.book"
     _filled(path, 2)
     monkeypatch.setattr(device_book, "user_id", lambda: os.geteuid() + 1)
@@ -233,7 +233,7 @@ def test_the_book_costs_the_same_after_any_time(tmp_path: Path) -> None:
     assert whole_j == pytest.approx(10_000.0, abs=2.0)
 
 
-def test_what_a_run_took_is_no_longer_divided(tmp_path: Path) -> None:
+def test_energy_assigned_to_a_run_is_not_divided_again(tmp_path: Path) -> None:
     """Promise: a later run with another fit divides the rest, so that the parts add up."""
     book = DeviceBook(tmp_path / "gpu.book")
     book.extend(1.0, 2.0, lambda b, e: _use(300.0, 1.0, p1=0.2, p2=0.2, p3=0.2))
@@ -255,7 +255,7 @@ def test_idle_power_seen_by_earlier_runs_is_known_to_later_ones(tmp_path: Path) 
     book.extend(1.0, 20.0, lambda b, e: UseInterval(e - b, 42.0 * (e - b), {}))
     later = DeviceBook(path)
     later.extend(1e5, 1e5 + 1.0, lambda b, e: _use(300.0, 1.0, p1=0.2))
-    assert [each.begin_s for each in later.intervals] == [1e5]  # the earlier concern no run
+    assert [each.begin_s for each in later.intervals] == [1e5]  # the earlier entry concerns no run
     last = DeviceBook(path)
     last.read()
     assert last.idle_w == 42.0

@@ -1,4 +1,4 @@
-"""Promises of `channels`: one source per domain, the best first."""
+"""Promises of domain sources: one source per domain, the best first."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from wattloop.measure.meter_stream import FusedCurve, MeterStream, domain_source
 
 
 def test_first_source_of_a_domain_wins() -> None:
-    """Two meters of one package give one channel, from the better one."""
+    """Two meters of one package give one domain, from the better meter."""
     clock = VirtualClock()
     feeds = [
         MeterStream(ScriptedMeter(clock, [(counter("a", source=s), lambda t: t)]), clock, i)
@@ -20,7 +20,7 @@ def test_first_source_of_a_domain_wins() -> None:
 
 
 def test_gauge_shapes_a_slow_counter_of_the_same_device() -> None:
-    """A GPU with energy counter and power gauge is one channel made of both."""
+    """A GPU with energy counter and power gauge is one domain made of both."""
     clock = VirtualClock()
     slow = ScriptedMeter(clock, [(counter("gpu:0", update_period_s=0.1), lambda t: t)])
     quick = ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: 1.0)])

@@ -1,4 +1,4 @@
-"""Promises of `fusion`: the counter fixes the total, the gauge gives the shape."""
+"""Promises of fused curves: the counter fixes the total, and the gauge gives the shape."""
 
 import math
 import random
@@ -21,7 +21,7 @@ def shaped(
     counter_every_s: float = 2.0,
     curve: PowerCurve = CURVE,
 ) -> FusedCurve:
-    """A GPU whose counter is read every 2 s and whose power every 20 ms."""
+    """Return a GPU whose counter is read every 2 s and whose power every 20 ms."""
     slow = CounterCurve(counter("gpu:0", update_period_s=0.02, resolution=0.001))
     quick = GaugeCurve(gauge("gpu:0", update_period_s=0.02))
     for i in range(int(seconds / 0.02)):
@@ -34,7 +34,7 @@ def shaped(
 
 
 def test_window_inside_one_counter_step_follows_the_gauge() -> None:
-    """Half a second of high power is not smeared over the two seconds between counter reads."""
+    """Half a second of high power is not spread over the two seconds between counter reads."""
     track = shaped()
     span = track.between(5.05, 5.45)
     plain = track.counter.between(5.05, 5.45)
@@ -80,15 +80,15 @@ def test_truth_lies_within_the_stated_interval(curve: PowerCurve) -> None:
 
 
 def test_gauge_is_scaled_to_the_counter_inside_a_segment() -> None:
-    """A gauge that reads 20% low is wrong nowhere, not even between two counter readings."""
+    """A gauge that reads 20% low causes no error, not even between two counter readings."""
     span = shaped(gauge_factor=0.8).between(4.2, 5.8)
     assert span is not None
     truth_j = CURVE.energy_j(5.8) - CURVE.energy_j(4.2)
     assert span.energy_j == pytest.approx(truth_j, rel=0.03)
 
 
-def test_after_the_last_counter_reading_the_gauge_carries_on() -> None:
-    """The newest seconds, which the counter has not seen yet, come from the gauge."""
+def test_after_the_last_counter_reading_the_gauge_continues() -> None:
+    """Until the next counter reading, the newest seconds come from the gauge."""
     track = shaped(seconds=19.9)
     span = track.between(18.5, 19.5)
     assert span is not None
@@ -106,8 +106,8 @@ def test_counter_alone_before_the_gauge_was_read() -> None:
     assert track.between(2.0, 5.0) == slow.between(2.0, 5.0)
 
 
-def test_nothing_read_gives_no_span() -> None:
-    """None, never 0 J."""
+def test_nothing_read_gives_no_energy() -> None:
+    """The energy is None, never 0 J."""
     track = FusedCurve(CounterCurve(counter("gpu:0")), GaugeCurve(gauge("gpu:0")))
     assert track.between(0.0, 1.0) is None
 
@@ -125,7 +125,7 @@ def test_lost_device_covers_only_the_time_before() -> None:
 
 
 def test_a_card_whose_sensors_both_fail_is_not_guessed() -> None:
-    """Passing faults that do not pass: after two seconds the time is uncovered, as for a loss."""
+    """After two seconds of read errors the time is uncovered, as for a lost device."""
     track = shaped(seconds=15.0)
     for i in range(150, 250):
         track.counter.gap(i * 0.1, Gap("unknown error"))
@@ -136,7 +136,7 @@ def test_a_card_whose_sensors_both_fail_is_not_guessed() -> None:
 
 
 def test_card_that_was_away_for_an_hour_leaves_a_hole() -> None:
-    """Its counter begins at 0 again: the hour is said to be unread, and not guessed."""
+    """Its counter restarts at 0: the hour is reported as unread, and not guessed."""
     joined = FusedCurve(CounterCurve(counter(update_period_s=0.1)), GaugeCurve(gauge()))
     for since_s in (0.0, 3_610.0):
         for i in range(100):

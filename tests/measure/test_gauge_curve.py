@@ -1,4 +1,4 @@
-"""Promises of `gauge_track`: the integral of what a gauge shows, with an honest interval."""
+"""Promises of gauge curves: the integral of what a gauge shows, with an honest interval."""
 
 import math
 import random
@@ -58,7 +58,7 @@ def test_gauge_bridges_a_short_gap_and_leaves_out_a_long_one() -> None:
 
 
 def test_gauge_that_falls_silent_is_not_extrapolated_for_ever() -> None:
-    """After a gap the last power is held for one period, then nothing is claimed."""
+    """After a gap the last power holds for one period, and then the time is uncovered."""
     track = GaugeCurve(gauge(update_period_s=0.1))
     for i in range(30):
         track.feed(i * 0.1, 100.0)
@@ -70,14 +70,14 @@ def test_gauge_that_falls_silent_is_not_extrapolated_for_ever() -> None:
 
 
 def test_averaging_gauge_is_shifted_by_half_its_average() -> None:
-    """A reading that is the mean of the last second describes half a second ago."""
+    """A mean of the last second describes the power of half a second ago."""
     track = GaugeCurve(gauge(update_period_s=0.1, averaging_s=1.0))
     track.feed(10.0, 100.0)
     assert track.times_s[0] == pytest.approx(10.0 - 0.05 - 0.5)
 
 
 def test_gauge_read_seldom_states_what_it_may_have_missed() -> None:
-    """One reading in ten seconds says little about the other nine, whatever the sensor's period."""
+    """One reading in ten seconds leaves nine seconds uncertain, whatever the sensor's period."""
     track = GaugeCurve(gauge(update_period_s=0.1))
     track.feed(0.0, 100.0)
     span = track.between(0.0, 10.0)
@@ -86,7 +86,7 @@ def test_gauge_read_seldom_states_what_it_may_have_missed() -> None:
 
 
 def test_run_of_days_keeps_few_points_and_all_of_its_energy() -> None:
-    """Idle for half an hour, then busy: neither the energy nor its interval is changed."""
+    """After half an hour idle and then busy, neither the energy nor its interval changes."""
     dense, thin = GaugeCurve(gauge()), GaugeCurve(gauge())
     hour_s = 3_600.0
     for i in range(int(hour_s / 0.1)):
@@ -105,7 +105,7 @@ def test_run_of_days_keeps_few_points_and_all_of_its_energy() -> None:
 
 @pytest.mark.parametrize("length_s", [1e-5, 1e-3, 0.02])
 def test_uncertainty_of_a_tiny_window_is_that_of_the_power_around_it(length_s: float) -> None:
-    """Both ends are off in the same way: 10 us are not uncertain by the joules of a period."""
+    """Both ends have the same error: 10 us are not uncertain by the joules of a period."""
     curve = SquareWave(40.0, 160.0, 1.3)
     track = GaugeCurve(gauge())
     for i in range(200):

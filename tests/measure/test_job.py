@@ -1,4 +1,4 @@
-"""Promises of `job`: launchers and schedulers are recognised by what they leave behind."""
+"""Promises of job detection: launchers and schedulers are recognised by their variables."""
 
 import os
 
@@ -63,14 +63,14 @@ def test_launchers_are_recognised(
 
 
 def test_child_of_a_measured_process_belongs_to_its_run() -> None:
-    """Whatever else the environment says, the run that already counts comes first."""
+    """The run that already counts comes first, whatever else the environment says."""
     job = job_from_environment({"WATTLOOP_JOB": "run-1", "TORCHELASTIC_RUN_ID": "x"})
     assert job is not None
     assert (job.kind, job.job_id) == ("wattloop", "run-1")
 
 
 def test_batch_script_without_srun_is_not_a_job_of_ranks() -> None:
-    """A Slurm allocation alone does not make its processes share one count."""
+    """A Slurm allocation alone does not make its processes one job."""
     assert job_from_environment({"SLURM_JOB_ID": "9"}) is None
 
 
@@ -99,7 +99,7 @@ def test_scheduler_facts_of_slurm_and_oar() -> None:
 
 @pytest.mark.parametrize(("cpus", "exclusive"), [(10_000, "yes"), (0, "no")])
 def test_exclusivity_follows_from_the_cpus_held(cpus: int, exclusive: str) -> None:
-    """A job that holds every CPU of its node has it for itself."""
+    """A job that has every CPU of its node has it for itself."""
     facts = scheduler_facts(
         {"SLURM_JOB_ID": "9", "SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_ON_NODE": str(cpus)}
     )
@@ -108,7 +108,7 @@ def test_exclusivity_follows_from_the_cpus_held(cpus: int, exclusive: str) -> No
 
 
 def test_ranks_that_are_not_numbers_are_unknown() -> None:
-    """Nonsense in the environment does not stop a measurement."""
+    """Invalid values in the environment do not stop a measurement."""
     job = job_from_environment({"WATTLOOP_JOB": "j", "RANK": "zero", "LOCAL_RANK": "-1"})
     assert job is not None
     assert (job.rank, job.local_rank) == (None, None)

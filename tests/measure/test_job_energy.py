@@ -1,4 +1,4 @@
-"""Promises of `jobs`: a job's total has every node once, whatever became of its processes."""
+"""Promises of the energy of a job: its total has every node once, however its processes ended."""
 
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,8 @@ def test_ranks_of_a_node_are_counted_once(store: Store) -> None:
     assert found.to_dict()["nodes"][1]["cpu_energy_j"] == pytest.approx(500.0, rel=0.01)
 
 
-def test_rank_that_died_does_not_cost_the_total(store: Store) -> None:
-    """Who counted was killed; the others have the rest, and the death is told."""
+def test_crashed_rank_does_not_lose_the_total(store: Store) -> None:
+    """The leader was killed; the others have the rest, and the crash is reported."""
     keep(store, 0)
     keep(store, 1, end=ended(counted=False))
     found = find_job(store)
@@ -64,7 +64,7 @@ def test_a_run_that_names_no_kind_of_job(store: Store) -> None:
     assert found.energy_j == pytest.approx(NODE_J, rel=0.01)
 
 
-def test_jobs_of_the_same_name_are_told_apart_by_time(store: Store) -> None:
+def test_jobs_of_the_same_name_are_distinguished_by_time(store: Store) -> None:
     """Launchers use the same port every day: yesterday's ranks are not in today's total."""
     old = keep(store, 0, end=ended())
     keep(store, 1, started_wall_s=STARTED_WALL_S + 3_600, end=ended())
@@ -82,8 +82,8 @@ def test_run_with_its_measured_children_is_a_job(store: Store) -> None:
     assert find_job(store, outer).energy_j == pytest.approx(NODE_J, rel=0.01)
 
 
-def test_devices_named_by_each_rank_are_put_together(store: Store) -> None:
-    """Rank 0 measures the CPU and rank 1 the GPU: the job has both."""
+def test_devices_of_all_ranks_are_combined(store: Store) -> None:
+    """Rank 0 measures the CPU and rank 1 the GPU, so the job has both."""
     keep(store, 0, settings={"devices": ["cpu"]}, end=ended())
     keep(store, 1, settings={"devices": ["gpu:0"]}, end=ended(counted=False))
     names = {d.name for d in find_job(store).nodes[0].result.domains}
@@ -91,7 +91,7 @@ def test_devices_named_by_each_rank_are_put_together(store: Store) -> None:
 
 
 def test_part_is_missing_only_if_no_rank_reads_it(store: Store) -> None:
-    """What one rank may not read, another may."""
+    """Another rank may read a domain that one rank may not."""
     dram = {"name": "dram", "reason": "none", "remedy": ""}
     disk = {"name": "disk", "reason": "none", "remedy": ""}
     keep(store, 0, missing=[dram, disk], end=ended())

@@ -1,4 +1,4 @@
-"""Promises of `followers`: ranks that share a node count each device once, if any rank dies."""
+"""Promises of the leader role: ranks that share a node count each device once, if any rank dies."""
 
 import json
 import os
@@ -58,14 +58,14 @@ class Rank:
         assert self.process.stdout.readline() == "ready\n"
 
     def finish(self) -> dict[str, object]:
-        """Wait for its end and what it found."""
+        """Wait for its end and return its result."""
         output, _ = self.process.communicate("go\n", timeout=300)
         found: dict[str, object] = json.loads(output)
         return found
 
 
 def wait_for_counters(machine: Machine) -> None:
-    """Wait until each counter has moved often: before that a window cannot have energy."""
+    """Wait until each counter has moved often: an earlier window may have no energy."""
     moves = 0
     last = ""
     while moves < 20:
@@ -76,14 +76,14 @@ def wait_for_counters(machine: Machine) -> None:
 
 
 def job_energy_j(machine: Machine, found: list[dict[str, object]]) -> Any:
-    """Energy of the machine from the first rank's beginning to the last one's end."""
+    """Return the energy of the machine from the first rank's beginning to the last one's end."""
     begin_s = min(float(str(f["begin_s"])) for f in found)
     end_s = max(float(str(f["end_s"])) for f in found)
     return machine.about_j(end_s - begin_s, rel=0.2)
 
 
 def test_ranks_of_one_job_count_the_node_once(machine: Machine) -> None:
-    """Four ranks, one total; the others say who counts, and their own windows have energy."""
+    """Four ranks, one total; the others name the leader, and their own windows have energy."""
     ranks = [Rank(i, 4) for i in range(4)]
     wait_for_counters(machine)
     found = [rank.finish() for rank in reversed(ranks)]
@@ -96,7 +96,7 @@ def test_ranks_of_one_job_count_the_node_once(machine: Machine) -> None:
     assert "counted once on this node" in str(followers[0]["missing"])
 
 
-def test_another_rank_takes_over_when_the_one_that_counts_is_killed(machine: Machine) -> None:
+def test_another_rank_takes_over_when_the_leader_is_killed(machine: Machine) -> None:
     """After `kill -9` of rank 0, rank 1 counts from its next flush on."""
     first, second = Rank(0, 2), Rank(1, 2)
     os.kill(first.process.pid, signal.SIGKILL)
@@ -122,7 +122,7 @@ def test_rank_that_takes_over_counts_only_the_rest(machine: Machine) -> None:
 def test_run_much_later_with_the_same_job_name_counts_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torchrun calls every run the same; an old claim file takes nothing from a new run."""
+    """torchrun gives every run the same name; an old lock file takes no energy from a new run."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     old = LeaderRole("old", Job("job", "user", 0, 0, 2))
     old.decide(None)
@@ -134,8 +134,8 @@ def test_run_much_later_with_the_same_job_name_counts_in_full(
     late.release(until_s=30.0)
 
 
-def test_processes_without_a_job_count_each_for_itself(machine: Machine) -> None:
-    """Two unrelated programs are two runs: nothing ties them together."""
+def test_processes_without_a_job_count_separately(machine: Machine) -> None:
+    """Two unrelated programs are two runs."""
     code = "import wattloop\nwith wattloop.measure('x') as m: pass\nprint(m.run.counted)"
     for _ in range(2):
         done = subprocess.run(
@@ -148,7 +148,7 @@ def test_processes_without_a_job_count_each_for_itself(machine: Machine) -> None
 def test_follower_takes_readings_of_slow_sensors_from_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU is read by one process; the others follow its journal, gaps included."""
+    """One process reads a GPU; the others follow its journal, gaps included."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     clock = VirtualClock()
     feed = MeterStream(ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: Gap("unread"))]), clock, 0)
@@ -175,10 +175,10 @@ def test_follower_takes_readings_of_slow_sensors_from_the_journal(
     writer.close()
 
 
-def test_follower_that_comes_late_to_the_journal_counts_nothing_twice(
+def test_follower_that_opens_the_journal_late_counts_no_joule_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has read for itself until then: older readings of the journal are not taken again."""
+    """It has read for itself until then: older readings of the journal are not used again."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     clock = VirtualClock()
 
@@ -205,10 +205,10 @@ def test_follower_that_comes_late_to_the_journal_counts_nothing_twice(
     writer.close()
 
 
-def test_counter_with_a_zero_of_its_own_is_not_taken_from_another(
+def test_counter_with_its_own_zero_is_read_by_each_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The estimate counts from the moment a process began: each reads its own."""
+    """The estimate counts from the begin of a process, so each process reads its own."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(ScriptedMeter, "name", "estimate")
     clock = VirtualClock()
@@ -224,10 +224,8 @@ def test_counter_with_a_zero_of_its_own_is_not_taken_from_another(
     writer.close()
 
 
-def test_follower_turns_to_the_next_one_who_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rank 0 ends, rank 1 takes over: rank 2 goes on with the journal of rank 1."""
+def test_follower_follows_the_next_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 ends and rank 1 takes over: rank 2 continues with the journal of rank 1."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     clock = VirtualClock()
     feed = MeterStream(ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: 1.0)]), clock, 0)
@@ -249,10 +247,10 @@ def test_follower_turns_to_the_next_one_who_counts(
         writer.close()
 
 
-def test_follower_does_not_read_the_whole_journal_again_and_again(
+def test_follower_does_not_read_the_whole_journal_repeatedly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a week the journal is long, and every rank looks at the claim twice a second."""
+    """After a week the journal is long, and every rank checks the lock twice a second."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr("wattloop.measure.node_leader.read_journal", pytest.fail)
     writer = JournalWriter(tmp_path / "owner.journal", {"feeds": []})
@@ -265,10 +263,10 @@ def test_follower_does_not_read_the_whole_journal_again_and_again(
     writer.close()
 
 
-def test_journal_that_cannot_be_seen_leaves_the_follower_to_itself(
+def test_follower_of_an_unreadable_journal_reads_for_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner writes to a file system of its own container: every rank reads for itself."""
+    """The leader writes to a file system of its own container, so every rank reads for itself."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     clock = VirtualClock()
     feed = MeterStream(ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: 1.0)]), clock, 0)
@@ -325,7 +323,7 @@ def test_energy_at_the_change_of_leaders_is_exact(
     ended_s = times_s[-1]
     assert ended_s == pytest.approx(12.5)
     if killed:
-        owner.forget()  # the kernel releases the lock, and nothing more is said
+        owner.forget()  # the kernel releases the lock without a further message
     else:
         owner.release(ended_s, [leads])
     if read_since:

@@ -1,4 +1,4 @@
-"""Promises of `live`: a run is followed through its journal, with gaps and its end."""
+"""Promises of live runs: a run is followed through its journal, with gaps and its end."""
 
 from array import array
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_power_energy_history_and_signals(tmp_path: Path) -> None:
 
 
 def test_gap_is_shown_with_its_reason(tmp_path: Path) -> None:
-    """A reading that fails now is shown with the reason the measurer wrote."""
+    """A reading that fails now is shown with the reason in the journal."""
     writer = written(tmp_path)
     view = JournalView(writer.path)
     view.look()
@@ -62,8 +62,8 @@ def test_gap_is_shown_with_its_reason(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_end_and_death_are_told_apart(tmp_path: Path) -> None:
-    """A run that wrote its end finished; one whose writer is gone without it died."""
+def test_end_and_crash_are_distinguished(tmp_path: Path) -> None:
+    """A run with an end in the journal is finished; one without a writer is crashed."""
     finished = written(tmp_path, "20260101-000000-aaaaaa")
     finished.end({"type": "end", "status": "finished"})
     finished.close()
@@ -74,7 +74,7 @@ def test_end_and_death_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_live_run_is_found_by_a_prefix(tmp_path: Path) -> None:
-    """A unique beginning is enough; an ambiguous or dead one is explained."""
+    """A unique prefix is enough; an ambiguous or ended one is explained."""
     store = str(tmp_path / "runs.db")
     folder = journal_directory(store)
     one = written(folder, "20260101-000000-aaaaaa")

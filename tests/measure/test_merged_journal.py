@@ -1,4 +1,4 @@
-"""Promises of `merging`: readings of many processes are those of one watcher."""
+"""Promises of merged journals: readings of many processes are those of one watcher."""
 
 from array import array
 from pathlib import Path
@@ -33,7 +33,9 @@ def journal(
     late_s: float = 0.0,
     wrap_j: float | None = None,
 ) -> Journal:
-    """A process that read 100 W, stamped `late_s` too early, by a counter that is 0 at `zero_s`."""
+    """Write the journal of a process that read 100 W, stamped `late_s` too early, by a counter
+    that is 0 at `zero_s`.
+    """
     values = [POWER_W * (t - zero_s) % (wrap_j or 1e12) for t in times_s]
     stamps = [t - late_s for t in times_s]
     block = SampleBlock(0, 1, array("d", stamps), array("d", values))
@@ -52,8 +54,8 @@ def steps(begin_s: float, end_s: float, every_s: float) -> list[float]:
 
 
 @pytest.mark.parametrize("wrap_j", [None, 150.0])
-def test_stamps_that_disagree_count_nothing_twice(wrap_j: float | None) -> None:
-    """64 processes whose stamps are off by up to 60 ms make the energy of one."""
+def test_different_timestamps_count_no_joule_twice(wrap_j: float | None) -> None:
+    """64 processes whose timestamps are off by up to 60 ms give the energy of one."""
     owner = journal(steps(10.0, 20.0, 0.1), wrap_j=wrap_j)
     others = [
         journal(steps(10.0 + i / 100, 20.0, 1.0), late_s=i / 1000, wrap_j=wrap_j)
@@ -74,15 +76,15 @@ def test_others_fill_the_time_before_and_after() -> None:
     assert energy_j(merged, 10.0, 20.0) == pytest.approx(POWER_W * 10, rel=0.01)
 
 
-def test_counters_with_a_zero_of_their_own_are_joined() -> None:
-    """perf events count from the moment a process opened them: no joule is lost or made up."""
+def test_counters_with_different_zeros_are_joined() -> None:
+    """perf events count from the moment a process opened them: no joule is lost or invented."""
     owner = journal(steps(10.0, 15.0, 0.1), meter="perf", zero_s=10.0)
     heir = journal(steps(10.4, 20.0, 0.5), meter="perf", zero_s=10.4)
     merged = merged_journal([owner, heir])
     assert energy_j(merged, 10.0, 20.0) == pytest.approx(POWER_W * 10, rel=0.01)
 
 
-def test_meters_that_only_one_process_has_are_kept() -> None:
+def test_meters_of_only_one_process_are_included() -> None:
     """Rank 1 may see a sensor that rank 0 does not."""
     owner = journal(steps(10.0, 20.0, 0.1))
     other = journal(steps(10.0, 20.0, 0.1))

@@ -15,8 +15,8 @@ from wattloop.measure.meter_stream import MeterStream
 from wattloop.meters.base import Reading
 
 
-def test_readings_go_to_tracks_and_gaps_to_nan() -> None:
-    """The journal gets every value in order, NaN for what could not be read."""
+def test_readings_go_to_energy_curves_and_gaps_to_nan() -> None:
+    """The journal gets every value in order, and NaN for a failed reading."""
     clock = VirtualClock()
     fault: list[Reading] = [1.0, Gap("busy"), 3.0]
     meter = ScriptedMeter(
@@ -57,8 +57,8 @@ def test_gap_that_heals_and_returns_is_reported_again() -> None:
     assert heard == ["busy", "busy"]
 
 
-def test_signals_are_kept_and_readable() -> None:
-    """The last value of each signal can be asked for; a gap is NaN, not an old value."""
+def test_signals_are_stored_and_readable() -> None:
+    """The last value of each signal is available; a gap is NaN, not an old value."""
     clock = VirtualClock()
     values: list[Reading] = [0.5, Gap("busy")]
     signal = (Signal("gpu:0/utilisation", "fraction"), lambda _: values.pop(0))
@@ -87,7 +87,7 @@ def test_windows_read_only_quick_and_cheap_meters_at_their_edges(
 
 
 def test_meter_that_turns_out_costly_is_no_longer_read_at_edges() -> None:
-    """What a meter declares is corrected by what its reads take."""
+    """The measured duration of its reads overrides the declared cost."""
     clock = VirtualClock()
     meter = ScriptedMeter(clock, [(counter("a"), lambda t: t)], read_takes_s=0.004)
     feed = MeterStream(meter, clock, 0)
@@ -97,7 +97,7 @@ def test_meter_that_turns_out_costly_is_no_longer_read_at_edges() -> None:
     assert not feed.cheap_at_edges
 
 
-def test_many_threads_may_read_one_feed() -> None:
+def test_many_threads_may_read_one_meter() -> None:
     """Reads never interleave: times and values stay in step."""
     clock = RealClock()
     feed = MeterStream(ScriptedMeter(clock, [(counter("a"), lambda t: t)]), clock, 0)
@@ -107,13 +107,13 @@ def test_many_threads_may_read_one_feed() -> None:
     for thread in threads:
         thread.join()
     times_s, values, _, _ = feed.drained()
-    # A reading that was held up is taken again, and both are recorded.
+    # A delayed reading is repeated, and both are recorded.
     assert len(times_s) == len(values) >= 1_200
     assert list(values) == sorted(values)
 
 
-def test_beat_of_a_slow_sensor_is_found() -> None:
-    """Watching for two changes tells when the sensor ticks."""
+def test_update_period_of_a_slow_sensor_is_found() -> None:
+    """Watching for two changes shows when the sensor updates."""
     clock = VirtualClock(start_s=0.003)
     meter = ScriptedMeter(
         clock,
@@ -127,8 +127,8 @@ def test_beat_of_a_slow_sensor_is_found() -> None:
     assert age_s == pytest.approx(0.02, abs=0.003)
 
 
-def test_samples_wait_and_settle_in_order() -> None:
-    """A reading taken at the edge of a window costs little then, and is in the curve when asked."""
+def test_samples_wait_and_are_added_in_order() -> None:
+    """A reading at the edge of a window costs little, and is in the curve when it is needed."""
     clock = VirtualClock()
     feed = MeterStream(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
     for _ in range(3):
@@ -167,8 +167,8 @@ def test_meter_that_breaks_its_contract_is_a_gap_with_a_reason(nonsense: object)
     assert len(feed.drained()[3]) == 1
 
 
-def test_readings_of_another_process_lie_between_our_own() -> None:
-    """Each in its place by time, in the curve and in the journal."""
+def test_readings_of_another_process_are_sorted_in() -> None:
+    """Each is in its place by time, in the curve and in the journal."""
     clock = VirtualClock()
     feed = MeterStream(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
     feed.read()
@@ -183,8 +183,10 @@ def test_readings_of_another_process_lie_between_our_own() -> None:
     assert list(feed.drained()[0]) == [0.0, 0.5, 1.0, 2.0, 2.5]
 
 
-def test_readings_whose_order_is_not_sure_are_left_out() -> None:
-    """Two processes stamp by themselves: a counter must not run backwards for a millisecond."""
+def test_readings_of_uncertain_order_are_left_out() -> None:
+    """Two processes take timestamps themselves: a counter must not run backwards for a
+    millisecond.
+    """
     clock = VirtualClock()
     feed = MeterStream(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
     feed.read()
@@ -193,7 +195,7 @@ def test_readings_whose_order_is_not_sure_are_left_out() -> None:
     with feed.lock:
         feed.arrive(0.999, [5.01])
         feed.arrive(1.001, [4.99])
-        feed.arrive(0.4, [2.0])  # later than it was taken, and behind what we have
+        feed.arrive(0.4, [2.0])  # later than it was taken, and before the newest reading
     feed.between(0, 0.0, 1.0)
     track = feed.tracks[0]
     assert isinstance(track, CounterCurve)
@@ -201,8 +203,8 @@ def test_readings_whose_order_is_not_sure_are_left_out() -> None:
     assert list(feed.drained()[0]) == [0.0, 1.0]
 
 
-def test_reading_that_was_held_up_is_left_out_where_others_read_too() -> None:
-    """Its stamp may be off by the time it took."""
+def test_delayed_reading_is_left_out_where_other_processes_read_too() -> None:
+    """Its timestamp may be off by the duration of the read."""
     clock = VirtualClock()
     meter = ScriptedMeter(clock, [(counter("a"), lambda t: t)])
     feed = MeterStream(meter, clock, 0)
@@ -218,7 +220,7 @@ def test_reading_that_was_held_up_is_left_out_where_others_read_too() -> None:
 
 
 class HeldUpMeter(ScriptedMeter):
-    """A cheap counter whose reader now and then waits for a processor, before or after it reads."""
+    """A cheap counter whose reader sometimes waits for a processor, before or after the read."""
 
     def __init__(self, clock: VirtualClock, power_w: float, rng: random.Random) -> None:
         self._time, self._rng = clock, rng
@@ -235,7 +237,7 @@ class HeldUpMeter(ScriptedMeter):
 
 
 def test_ten_thousand_windows_a_second_add_up_to_the_whole() -> None:
-    """A reader that waits in mid-reading does not know when it read: the interval says so.
+    """A reader that waits during a read has an uncertain timestamp, and the interval includes that.
 
     Half of the time of such a program is spent in readings, so half of its waits are in them.
     """

@@ -1,4 +1,4 @@
-"""Promises of `claims`: one process per job and node counts, and the kernel hands it on."""
+"""Promises of the node lock: one process per job and node counts, and the kernel frees it."""
 
 import json
 import os
@@ -33,8 +33,8 @@ def holder(directory: Path) -> "subprocess.Popen[bytes]":
     return child
 
 
-def test_second_process_does_not_get_the_claim_until_the_first_is_killed(tmp_path: Path) -> None:
-    """`kill -9` of the one who counts frees the claim at once."""
+def test_second_process_gets_the_lock_only_when_the_first_is_killed(tmp_path: Path) -> None:
+    """`kill -9` of the leader frees the lock at once."""
     child = holder(tmp_path)
     claim = NodeLock("job", tmp_path)
     try:
@@ -59,7 +59,7 @@ def test_jobs_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 
 def test_taking_again_changes_nothing(tmp_path: Path) -> None:
-    """The holder may ask as often as it likes."""
+    """The owner may ask repeatedly."""
     claim = NodeLock("job", tmp_path)
     assert claim.take({"run_id": "a"})
     assert claim.take({"run_id": "b"})
@@ -68,14 +68,14 @@ def test_taking_again_changes_nothing(tmp_path: Path) -> None:
     assert not claim.held
 
 
-def test_without_a_place_to_agree_everyone_counts(tmp_path: Path) -> None:
-    """Better an energy counted twice and visible than one lost."""
+def test_without_a_shared_folder_every_process_counts(tmp_path: Path) -> None:
+    """An energy counted twice and visible is better than one lost."""
     (tmp_path / "file").write_text("")
     assert NodeLock("job", tmp_path / "file").take({})
 
 
 def test_folder_belongs_to_the_user_alone(tmp_path: Path) -> None:
-    """Other users can neither read nor block a claim."""
+    """Other users can neither read nor block a lock."""
     claim = NodeLock("job", tmp_path / "claims")
     claim.take({})
     assert stat.S_IMODE((tmp_path / "claims").stat().st_mode) == 0o700
@@ -84,7 +84,7 @@ def test_folder_belongs_to_the_user_alone(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
 def test_a_link_that_another_user_made_is_not_followed(tmp_path: Path) -> None:
-    """Root writes nothing where it leads, and the run is measured all the same."""
+    """Root writes nothing to its target, and the run is still measured."""
     victim, link = tmp_path / "victim", tmp_path / "wattloop-0"
     victim.mkdir()
     link.symlink_to(victim)
@@ -112,8 +112,8 @@ def test_torn_owner_file_is_no_owner(tmp_path: Path) -> None:
     claim.release()
 
 
-def test_claims_of_jobs_that_ended_long_ago_are_removed(tmp_path: Path) -> None:
-    """The folder does not grow for ever; a claim that is still held stays, however old."""
+def test_old_locks_of_ended_jobs_are_removed(tmp_path: Path) -> None:
+    """The folder does not grow without limit; a lock in use stays, however old."""
     held = NodeLock("long job", tmp_path)
     assert held.take({"run_id": "held"})
     ended = NodeLock("old job", tmp_path)
@@ -129,11 +129,11 @@ def test_claims_of_jobs_that_ended_long_ago_are_removed(tmp_path: Path) -> None:
     held.release()
 
 
-def test_old_claims_are_looked_for_once_an_hour(tmp_path: Path) -> None:
+def test_old_locks_are_checked_once_an_hour(tmp_path: Path) -> None:
     """The end of a run does not get slower with the number of runs of the day."""
     first = NodeLock("first", tmp_path)
     assert first.take({"run_id": "first"})
-    first.release()  # looks, and notes that it has
+    first.release()  # checks, and notes the time of the check
     (old,) = tmp_path.glob("*.claim")
     os.utime(old, (0, 0))
     for asked_s, there in ((0, True), (3601, False)):
@@ -145,10 +145,10 @@ def test_old_claims_are_looked_for_once_an_hour(tmp_path: Path) -> None:
         assert old.exists() is there
 
 
-def test_folder_of_somebody_else_is_not_used(
+def test_folder_of_another_user_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In /tmp anybody may have made it: nothing is written there, and the process counts."""
+    """In /tmp another user may own it: nothing is written there, and the process counts."""
     other = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: other)
     claim = NodeLock("job", tmp_path)
@@ -157,8 +157,8 @@ def test_folder_of_somebody_else_is_not_used(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_link_in_the_place_of_a_claim_is_not_followed(tmp_path: Path) -> None:
-    """Somebody else's file is not overwritten."""
+def test_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
+    """Another user's file is not overwritten."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     claim = NodeLock("job", tmp_path)
@@ -171,8 +171,8 @@ def test_link_in_the_place_of_a_claim_is_not_followed(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
 
 
-def test_one_who_takes_over_learns_who_was_before(tmp_path: Path) -> None:
-    """Also what was written at the last moment, as up to when it counted."""
+def test_the_next_leader_reads_who_led_before(tmp_path: Path) -> None:
+    """It also reads the last note of the earlier leader, the time up to which it counted."""
     first, second = NodeLock("job", tmp_path), NodeLock("job", tmp_path)
     assert first.take({"run_id": "first"})
     assert not second.take({"run_id": "second"})

@@ -1,4 +1,4 @@
-"""Promises of `node_reader`: a process where it pays, the thread wherever there is none."""
+"""Promises of `node_reader`: a reader process where it pays, and the thread everywhere else."""
 
 import signal
 import sys
@@ -20,7 +20,7 @@ from .sampler_runs import gone, kill, open_beside, settings, wait_until
 
 @pytest.fixture
 def starts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Every process that was asked for."""
+    """Record every requested process."""
     asked: list[object] = []
 
     def refuse(self: object, order: object) -> None:
@@ -32,7 +32,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def flushes(monkeypatch: pytest.MonkeyPatch) -> list[sampler.NodeReader]:
-    """Whose turn came to look whether a process is due, each time it did."""
+    """Record the runs that checked if a process is due, once per check."""
     flushed: list[sampler.NodeReader] = []
     flush = sampler.NodeReader.flush
 
@@ -61,7 +61,7 @@ def test_short_measurement_starts_no_process(
 def test_process_is_started_once_the_measurement_lasts(
     machine: Machine, starts: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And where it cannot be, the thread reads on without a word."""
+    """Where it cannot start, the thread continues without a message."""
     monkeypatch.setattr(sampler, "PROCESS_AFTER_S", 0.1)
     session = Session.open(settings(sampler="auto"))
     wait_until(lambda: len(starts) == 1)
@@ -74,10 +74,10 @@ def test_process_is_started_once_the_measurement_lasts(
     assert machine.root.is_dir()
 
 
-def test_process_that_was_asked_for_and_cannot_be_is_said(
+def test_requested_process_that_cannot_start_is_reported(
     machine: Machine, starts: list[object]
 ) -> None:
-    """Who sets `sampler: process` learns why there is none."""
+    """A user who sets `sampler: process` learns why there is none."""
     session = Session.open(settings())
     wait_until(lambda: bool(starts and session.notes))
     assert "no more processes" in session.close().result.warnings[0]
@@ -85,10 +85,12 @@ def test_process_that_was_asked_for_and_cannot_be_is_said(
 
 
 @pytest.mark.parametrize("reason", ["thread", "replay", "estimate", "watcher", "clock"])
-def test_no_process_where_it_has_no_business(
+def test_no_process_where_it_does_not_apply(
     machine: Machine, starts: list[object], monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    """Asked not to, sources that only we can read or that cost most, a watcher, another clock."""
+    """On request, for sources of this process only or of high cost, for a watcher, or another
+    clock.
+    """
     monkeypatch.setattr(sampler, "PROCESS_AFTER_S", 0.0)
     flushed = flushes(monkeypatch)
     if reason == "thread":
@@ -122,7 +124,7 @@ def test_no_process_where_it_has_no_business(
 def test_thread_takes_over_from_a_process_that_dies_or_hangs(
     slow_wrapping_machine: Machine, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Nothing of a counter's energy is lost, and the run says what happened and when."""
+    """No energy of a counter is lost, and the run says what happened and when."""
     machine = slow_wrapping_machine
     session = open_beside()
     monkeypatch.setattr(sampler_process, "SILENT_S", 1.5)  # not earlier: it may start slowly

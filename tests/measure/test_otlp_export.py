@@ -1,4 +1,4 @@
-"""Live metrics over OTLP/HTTP, received and decoded as a collector does."""
+"""Promises of live metrics over OTLP/HTTP, received and decoded as a collector does."""
 
 import threading
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ FAMILIES = [
 
 
 class Collector(HTTPServer):
-    """A receiver of OTLP/HTTP; `status` is what it answers."""
+    """A receiver of OTLP/HTTP that answers with `status`."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Receiver)
@@ -74,13 +74,13 @@ def collector() -> Iterator[Collector]:
         thread.join()
 
 
-def test_a_collector_gets_what_the_page_has(
+def test_a_collector_gets_the_metrics_of_the_page(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise: sums and gauges with unit, labels and times; unknown values are absent, not zero."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Bearer%20abc")
     with OtlpExport(collector.url, lambda: FAMILIES) as export:
-        pass  # the last values are sent as it ends
+        pass  # the last values are sent at its end
     assert (export.sent, export.fault) == (1, "")
     ((path, headers, message),) = collector.requests
     assert path == "/v1/metrics"

@@ -1,4 +1,4 @@
-"""`--share process`: a run states its own part of the devices, as a model."""
+"""Promises of `--share process`: a run states its own part of the devices, as a model."""
 
 import json
 import os
@@ -43,7 +43,7 @@ BURN = "import time\nend_s = time.process_time() + 2.0\nwhile time.process_time(
 
 
 def test_the_part_follows_the_work_of_each_interval() -> None:
-    """Promise: shares are ratios of work; beyond the first and last look the nearest one holds."""
+    """Promise: shares are ratios of work; outside the first and last poll the nearest one holds."""
     curves = ShareCurves()
     assert curves.share("cpu", 0.0, 1.0) is None
     for time_s, own, everything in ((0.0, 5.0, 100.0), (1.0, 6.0, 102.0), (2.0, 6.0, 106.0)):
@@ -62,7 +62,9 @@ def test_the_part_follows_the_work_of_each_interval() -> None:
 def test_work_after_a_process_that_was_not_waited_for_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: a helper that leaves with its CPU time does not hide the work of the others."""
+    """Promise: an unwaited helper that takes its CPU time with it does not hide the others'
+    work.
+    """
     (tmp_path / "stat").write_text("cpu 0 0 0 0 0 0 0 0 0 0\n")
     shares = ProcessShares(Host(procfs=tmp_path), [])
     looks = ((1.0, 10.0), (2.0, 12.0), (3.0, 2.0), (4.0, 3.0), (5.0, 4.0))
@@ -99,13 +101,13 @@ def test_long_runs_keep_a_bounded_number_of_looks() -> None:
 
 
 def test_two_runs_state_their_parts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise: the run that works gets the energy, the one that sleeps next to nothing; modelled,
-    marked as shared, and both in the total, which is no more than the machine used.
+    """Promise: the run that works gets the energy, the one that sleeps gets almost nothing;
+    modelled, marked as shared, and both in the total, which is no more than the machine used.
     """
     monkeypatch.delenv("WATTLOOP_PROCFS_ROOT")
     words = [sys.executable, "-m", "wattloop", "run", "-q", "--share", "process", "--json"]
     for name in ("busy", "idle"):
-        os.mkfifo(f"{name}.go")  # neither may be over before the other has begun
+        os.mkfifo(f"{name}.go")  # neither may end before the other has begun
     both = [
         subprocess.Popen([*words, "busy.json", "--", sys.executable, "-c", WAIT + BURN]),
         subprocess.Popen([*words, "idle.json", "--", "sh", "-c", "read line < idle.go; sleep 3"]),
@@ -135,7 +137,7 @@ def test_two_runs_state_their_parts(machine: Machine, monkeypatch: pytest.Monkey
     assert total_j < machine.power_w * (end_s - begin_s)
 
 
-def test_a_run_that_counts_everything_contains_the_parts_of_others(
+def test_a_run_that_counts_all_contains_the_parts_of_others(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise: next to a run of the whole machine, a part of it is not added again."""
@@ -158,7 +160,7 @@ def test_a_run_that_counts_everything_contains_the_parts_of_others(
 
 
 def test_a_killed_run_keeps_its_part(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise: what is recovered from a journal is divided as well."""
+    """Promise: a recovered journal is divided as well."""
     monkeypatch.delenv("WATTLOOP_PROCFS_ROOT")
     program = (
         "import time, wattloop\n"
@@ -192,7 +194,9 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubNvml]:
 
 
 def _run_on(card: StubNvml, share: str = "process") -> tuple[dict[str, DomainEnergy], float]:
-    """Measure this process's part of the stub cards, at 500 W and idle; also for how long."""
+    """Measure this process's part of the stub cards, at 500 W and idle; return it and the
+    duration.
+    """
     card.constant(0, 500.0)
     settings = Settings(meters=("nvidia",), sampler="thread", share=share)
     session = Session.open(context=Context(Host(), settings), keep=False)
@@ -202,7 +206,7 @@ def _run_on(card: StubNvml, share: str = "process") -> tuple[dict[str, DomainEne
 
 
 def test_a_gpu_is_divided_by_the_utilisation_of_processes(card: StubNvml) -> None:
-    """Promise: by SM utilisation; an idle card by the processes that have a context on it."""
+    """Promise: SM utilisation divides a card, and an idle card is divided by contexts on it."""
     first, second = card.gpu(0), card.gpu(1)
     first.process_pids[0], first.process_sm[0] = os.getpid(), 60
     first.process_pids[1], first.process_sm[1] = 1, 20
@@ -215,7 +219,7 @@ def test_a_gpu_is_divided_by_the_utilisation_of_processes(card: StubNvml) -> Non
         whole_j = (500.0 if name == "gpu:0" else 75.0) * duration_s
         assert found[name].energy_j == pytest.approx(expected * whole_j, rel=0.3)
     assert {d.provenance.value for d in found.values()} == {"modelled"}
-    # a constant load does not tell the cost of each process
+    # a constant load does not show the cost of each process
     assert found["gpu:0"].uncertainty_j > 0.1 * (found["gpu:0"].energy_j or 0.0)
     assert "share by SM utilisation" in found["gpu:0"].source
 
@@ -223,7 +227,7 @@ def test_a_gpu_is_divided_by_the_utilisation_of_processes(card: StubNvml) -> Non
 def test_idle_power_of_an_unknown_card_is_that_of_wattloop_idle(
     card: StubNvml, tmp_path: Path
 ) -> None:
-    """Promise: what `wattloop idle` has stored for this card stands for its idle power."""
+    """Promise: the figure that `wattloop idle` has stored for this card is its idle power."""
     found_w = []
     for idle_w in (None, 200.0):
         first = card.gpu(0)
@@ -352,7 +356,9 @@ DCGM_FI_PROF_SM_ACTIVE{
 def test_a_crashed_run_on_an_instance_keeps_its_part(
     card: StubNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: what a journal without an end says of a MIG instance is its part, not the card."""
+    """Promise: without an end, a journal of a MIG instance gives the instance's part, not the
+    card.
+    """
     state = card.gpu(0)
     state.mig_mode, state.mig_sm[0] = 1, -1
     state.mig_slices[0], state.mig_slices[1] = 5, 2
@@ -392,7 +398,7 @@ def test_activity_from_dcgm(card: StubNvml, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_exporter_that_hangs_is_left_alone() -> None:
-    """Promise: it costs a second, then half a minute nothing; the sampler goes on."""
+    """Promise: it costs a second, then nothing for half a minute; the sampler continues."""
     accepted: list[object] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -428,7 +434,7 @@ def test_numbers_of_ended_processes_are_ignored(card: StubNvml) -> None:
 def test_two_programs_on_a_virtual_gpu_get_their_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: the part of this process is what the virtual card knows to be its own, within the
+    """Promise: the part of this process is the virtual card's own figure for it, within the
     interval, and a run of the whole device states all of it.
     """
     monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "cards"))
@@ -459,7 +465,7 @@ def test_two_programs_on_a_virtual_gpu_get_their_parts(
 def test_a_crashed_run_gets_the_part_that_it_would_have_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: sums in a journal, one event in 5 s, divide a card by what each use costs, too."""
+    """Promise: the sums in a journal, one event in 5 s, divide a card by cost as well."""
     monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "cards"))
     clock = VirtualClock(1_000.0, 1.7e9)
     (gpu,) = shared_gpus(1, clock)

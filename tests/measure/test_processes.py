@@ -1,4 +1,4 @@
-"""Windows in forked and spawned processes, threads and async tasks, over real counters."""
+"""Promises of windows in forked and spawned processes, threads and async tasks."""
 
 import asyncio
 import multiprocessing
@@ -49,7 +49,7 @@ def journals(store: Path) -> list[Journal]:
 
 
 def use_inherited(window: Any, queue: Any) -> None:
-    """A forked worker ends a window it inherited, and looks for a session."""
+    """End an inherited window in a forked worker, and look for a session."""
     window.end()
     queue.put((window.energy_j, active_session() is None, window.result.warnings))
 
@@ -112,7 +112,7 @@ def test_a_child_that_measures_is_not_counted_again(
 
 
 def test_threads_have_windows_of_their_own(store: Path, driver: Driver) -> None:
-    """Promise: windows of threads that overlap are each measured over their own time."""
+    """Promise: overlapping windows of threads are each measured over their own time."""
     found: dict[int, Any] = {}
 
     def work(number: int) -> None:
@@ -156,7 +156,7 @@ def test_async_tasks_nest_their_windows_apart(store: Path, driver: Driver) -> No
 
 
 def test_workers_of_a_data_loader_disturb_nothing(store: Path, driver: Driver) -> None:
-    """Promise: forked data-loading workers, which end while the run goes on, change nothing."""
+    """Promise: forked data-loading workers, which end during the run, change nothing."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     data = torch.utils.data.TensorDataset(torch.arange(32).float())
     with wattloop.measure("epochs") as run:

@@ -1,4 +1,4 @@
-"""Promises of `closing`: a run whose measurer died keeps the energy that was read."""
+"""Promises of recovery: a run whose measurer was killed keeps the energy that was read."""
 
 import signal
 import subprocess
@@ -31,8 +31,8 @@ def journal_of(times_s: list[float], joules: list[float], *, feed: int = 0) -> J
     return Journal(Path("x.journal"), header, [block])
 
 
-def test_dead_run_ends_with_its_last_reading() -> None:
-    """Status `died`, energy up to the last sample, what was missing still missing."""
+def test_crashed_run_ends_with_its_last_reading() -> None:
+    """Status `died`, energy up to the last sample, and missing domains still missing."""
     times_s = [100.0 + 0.1 * i for i in range(101)]
     end = finalize_orphaned_run(journal_of(times_s, [5.0 * i for i in range(101)]))
     assert end["status"] == "died"
@@ -43,14 +43,14 @@ def test_dead_run_ends_with_its_last_reading() -> None:
     assert "died" in end["result"]["warnings"][0]
 
 
-def test_dead_run_without_a_reading_has_no_energy() -> None:
+def test_crashed_run_without_a_reading_has_no_energy() -> None:
     """None, not 0 J."""
     journal = journal_of([], [])
     assert finalize_orphaned_run(journal)["result"]["energy_j"] is None
 
 
-def test_block_of_an_unknown_feed_is_ignored() -> None:
-    """Signals and feeds of later versions do not spoil the rest."""
+def test_block_of_an_unknown_stream_is_ignored() -> None:
+    """Streams of later versions do not prevent the use of the rest."""
     end = finalize_orphaned_run(journal_of([100.0, 101.0], [1.0, 2.0], feed=1_000))
     assert end["result"]["energy_j"] is None
 
@@ -64,7 +64,7 @@ def test_block_of_an_unknown_feed_is_ignored() -> None:
         (3, [{"type": "role", "counts": False}, {"type": "role", "counts": True}], (True, None)),
     ],
 )
-def test_dead_rank_counts_only_what_it_counted_alive(
+def test_crashed_rank_counts_only_its_own_part(
     local_rank: int, events: list[dict[str, object]], counted: tuple[bool, str | None]
 ) -> None:
     """A follower that was killed adds nothing to its job; one that had taken over does."""
@@ -75,8 +75,8 @@ def test_dead_rank_counts_only_what_it_counted_alive(
     assert (end["counted"], end["counted_by"]) == counted
 
 
-def test_dead_rank_that_had_taken_over_counts_the_rest() -> None:
-    """What the one before it has counted is not counted again."""
+def test_crashed_rank_that_had_taken_over_counts_the_rest() -> None:
+    """Energy that the earlier leader has counted is not counted again."""
     journal = journal_of([100.0 + 0.1 * i for i in range(101)], [5.0 * i for i in range(101)])
     journal.header["job"] = {"id": "job", "local_rank": 1}
     journal.events.append({"type": "role", "counts": True, "counts_from_s": 106.0})
@@ -94,7 +94,7 @@ def test_domain_survives_the_header() -> None:
 
 
 def test_killed_process_can_be_closed_by_another(machine: Machine) -> None:
-    """What `kill -9` leaves is enough to state the energy."""
+    """The files that `kill -9` leaves are enough to state the energy."""
     code = (
         "import wattloop, time, os, signal\n"
         "wattloop.measure('x', interval_s=0.02).begin(); time.sleep(1.2)\n"
@@ -132,7 +132,7 @@ def test_header_never_holds_a_password(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_writer_and_reader_agree_on_the_layout(tmp_path: Path) -> None:
-    """The header's feeds and the blocks' numbers fit together after a round trip."""
+    """The header's streams and the blocks' numbers match after a round trip."""
     source = journal_of([100.0, 101.0, 102.0], [0.0, 7.0, 14.0])
     writer = JournalWriter(tmp_path / "a.journal", source.header)
     for block in source.blocks:

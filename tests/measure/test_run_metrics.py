@@ -1,4 +1,4 @@
-"""`wattloop run --metrics-port`: a run can be scraped while its program runs."""
+"""Promises of `wattloop run --metrics-port`: a run can be scraped while its program runs."""
 
 import json
 import re
@@ -150,7 +150,7 @@ def test_a_port_in_use_stops_before_the_program(machine: Machine) -> None:  # no
 
 
 def test_a_unit_ends_the_name_of_its_metric() -> None:
-    """Promise: Prometheus takes the answer, which it refuses as a whole otherwise (OpenMetrics)."""
+    """Promise: a strict OpenMetrics parser accepts the whole answer."""
     one = [MetricSample({}, 1.0)]
     families = [
         MetricFamily("wattloop_run_energy_joules_total", "Energy.", one, "joules"),

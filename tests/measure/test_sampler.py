@@ -1,4 +1,4 @@
-"""Promises of `sampler`: meters are read at their pace, and stopping takes no time."""
+"""Promises of `sampler`: meters are read at their interval, and stopping takes no time."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ def feed_of(*domain_facts: dict[str, float]) -> MeterStream:
     return MeterStream(ScriptedMeter(clock, scripts), clock, 0)
 
 
-def test_interval_is_the_one_wished_for_a_cheap_meter() -> None:
+def test_cheap_meter_is_read_at_the_requested_interval() -> None:
     """10 Hz and 100 Hz of RAPL are what the user gets."""
     feed = feed_of({"read_cost_s": 2e-6})
     assert feed_interval_s(feed, 0.1, DUTY_IN_PROCESS) == 0.1
@@ -44,7 +44,7 @@ def test_costly_meter_is_read_less_often_inside_the_users_program() -> None:
 
 
 def test_counter_is_read_often_enough_not_to_wrap_unseen() -> None:
-    """An hour's interval on a counter that wraps after 260 kJ would lose whole turns."""
+    """An hour's interval on a counter that wraps after 260 kJ would lose whole wraps."""
     assert feed_interval_s(feed_of({"wrap_j": 262_143.0}), 3_600.0, DUTY_ALONE) < 70.0
     assert feed_interval_s(feed_of({"wrap_j": 1.0}), 10.0, DUTY_ALONE) == 0.02
 
@@ -62,7 +62,7 @@ def test_stopping_wakes_a_sampler_that_sleeps_for_an_hour() -> None:
 
 
 def test_meter_that_hangs_is_left_behind() -> None:
-    """A driver that never returns does not keep the user's program from ending."""
+    """A driver that never returns does not delay the end of the user's program."""
     clock = RealClock()
     release = threading.Event()
 
@@ -77,7 +77,7 @@ def test_meter_that_hangs_is_left_behind() -> None:
     release.set()
 
 
-def test_fault_of_ours_does_not_end_the_measuring() -> None:
+def test_internal_error_does_not_end_the_measurement() -> None:
     """A flush that fails is reported, and the next one is tried."""
     clock = RealClock()
     flushes: list[float] = []
@@ -100,7 +100,7 @@ def test_fault_of_ours_does_not_end_the_measuring() -> None:
     assert "no more" in str(faults[0])
 
 
-def test_last_thing_is_done_by_the_thread_or_in_its_place() -> None:
+def test_last_readings_are_taken_by_the_thread_or_in_its_place() -> None:
     """The last readings are taken even if the thread never ran."""
     clock = RealClock()
     done: list[str] = []
@@ -127,7 +127,7 @@ def test_readings_and_flushes_happen_in_the_background() -> None:
 
 
 def test_stopping_twice_or_before_starting_is_harmless() -> None:
-    """Ends may come from several places."""
+    """Several callers may end it."""
     sampler = Sampler([], [], RealClock(), 0.1, in_process=True, on_flush=lambda: None)
     sampler.stop()
     sampler.start()
@@ -136,7 +136,9 @@ def test_stopping_twice_or_before_starting_is_harmless() -> None:
 
 
 def test_counters_are_read_less_often_when_the_thread_takes_too_much_cpu() -> None:
-    """On a slow machine the wish for 100 Hz gives way to the user's program, and comes back."""
+    """On a slow machine the rate falls below the requested 100 Hz for the program's sake, and
+    recovers.
+    """
     feed = feed_of({"read_cost_s": 2e-6})
     sampler = Sampler([feed], (), RealClock(), 0.01, in_process=True, on_flush=lambda: None)
     (plan,) = sampler._new_plans(0.0)

@@ -1,6 +1,4 @@
-"""Promises of `sampler_process` and `sampler_child`: they read separately, harm no program, and
-end.
-"""
+"""Promises of `sampler_process` and `sampler_child`: they read separately, do no harm, and end."""
 
 import contextlib
 import json
@@ -34,7 +32,7 @@ print(active_session().reader.sampling_pid, flush=True)
 
 
 def started(*more: str) -> tuple["subprocess.Popen[str]", int]:
-    """A program that measures itself and goes on with `more`, and its sampling process."""
+    """Start a program that measures itself and continues with `more`, and its sampling process."""
     code = PROGRAM + "\n".join(more)
     pipe = subprocess.PIPE
     program = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True)
@@ -43,7 +41,7 @@ def started(*more: str) -> tuple["subprocess.Popen[str]", int]:
 
 
 def test_energy_and_samples_are_those_of_the_machine(slow_wrapping_machine: Machine) -> None:
-    """Energy as the counters have it, samples in order, and nothing left running."""
+    """Energy equals that of the counters, samples are in order, and no process stays."""
     machine = slow_wrapping_machine  # a reading that comes late is still unique
     session = open_beside()
     pid = session.reader.sampling_pid
@@ -65,8 +63,8 @@ def test_energy_and_samples_are_those_of_the_machine(slow_wrapping_machine: Mach
     assert len(times_s) > 20
 
 
-def test_own_thread_no_longer_reads(machine: Machine) -> None:
-    """The point of it: what is in the curve was read elsewhere."""
+def test_own_thread_stops_reading(machine: Machine) -> None:
+    """Readings in the curve come from the other process."""
     session = open_beside()
     meter = session.feeds[0].meter
     wait_until(lambda: bool(session.reader._share()[0]) is False)
@@ -81,8 +79,8 @@ def test_own_thread_no_longer_reads(machine: Machine) -> None:
     assert machine.root.is_dir()
 
 
-def test_fault_of_a_sensor_is_told_with_its_reason(machine: Machine) -> None:
-    """A counter that breaks: the run says what, as if it had read it itself."""
+def test_fault_of_a_sensor_is_reported_with_its_reason(machine: Machine) -> None:
+    """When a counter breaks, the run gives the reason as if it had read the counter itself."""
     session = open_beside()
     machine.driver.stop()
     broken = machine.root / "broken"
@@ -96,7 +94,7 @@ def test_fault_of_a_sensor_is_told_with_its_reason(machine: Machine) -> None:
 
 
 def held_by(pid: int) -> list[str]:
-    """What a process has open, less what it closes while we look (a counter it is reading)."""
+    """Return the open files of a process, without those that it closes meanwhile."""
     held = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -104,10 +102,8 @@ def held_by(pid: int) -> list[str]:
     return held
 
 
-def test_process_holds_nothing_of_the_programs(machine: Machine) -> None:
-    """The process inherits no pipe, file or terminal, so readers of the program's output do not
-    block.
-    """
+def test_process_inherits_no_file_of_the_program(machine: Machine) -> None:
+    """It inherits no pipe, file or terminal, so readers of the program's output do not block."""
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     session = open_beside()
@@ -124,7 +120,7 @@ def test_process_holds_nothing_of_the_programs(machine: Machine) -> None:
 
 
 def test_program_may_wait_for_all_its_children(machine: Machine) -> None:
-    """A program that waits until it has no child is not kept waiting by ours."""
+    """A program that waits for all its children does not wait for the sampling process."""
     program, pid = started(
         "try:",
         "    while True: os.wait()",
@@ -143,7 +139,7 @@ def test_program_may_wait_for_all_its_children(machine: Machine) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_process_ends_when_the_program_does_and_not_before(machine: Machine, number: int) -> None:
-    """What is sent to a whole job leaves it to the program when to end."""
+    """After a signal to the whole job, the program decides when to end."""
     program, pid = started("sys.stdin.read()")
     os.kill(pid, number)
     time.sleep(0.1)
@@ -159,7 +155,7 @@ def test_process_ends_with_a_killed_program_whose_workers_live_on(machine: Machi
     program, pid = started(
         "import ctypes",
         "c = ctypes.PyDLL(None)",
-        "if c.fork() == 0:",  # behind Python's back, so that nothing is let go of
+        "if c.fork() == 0:",  # without Python's knowledge, so that nothing is closed
         "    os.close(0); os.close(1); c.sleep(25); c._exit(0)",
         "print('forked', flush=True)",
         "sys.stdin.read()",
@@ -173,7 +169,7 @@ def test_process_ends_with_a_killed_program_whose_workers_live_on(machine: Machi
 
 
 def sleeps_of(pid: int) -> int:
-    """How often a process has waited for its next reading, or for anything else."""
+    """Return how often a process has waited, for its next reading or otherwise."""
     statuses = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
     return sum(int(text.split("voluntary_ctxt_switches:")[1].split()[0]) for text in statuses)
 
@@ -186,10 +182,10 @@ def journal_rows(journal: Journal) -> int:
     return sum(len(block.times_s) for block in journal.blocks)
 
 
-def test_readings_of_a_killed_program_are_kept_to_the_last(machine: Machine) -> None:
-    """A program whose lock is held and that is then killed: its process writes what it had not."""
+def test_readings_of_a_killed_program_are_complete(machine: Machine) -> None:
+    """A program is killed while its lock is locked: its process writes the unwritten samples."""
     program, pid = started("import ctypes; ctypes.PyDLL(None).sleep(30)")  # holds the lock
-    time.sleep(1.0)  # what the program wrote itself is written
+    time.sleep(1.0)  # the program's own samples are written
     (path,) = machine.journals.glob("*.journal")
     written = read_journal(path)
     slept = sleeps_of(pid)
@@ -209,7 +205,7 @@ def test_the_end_of_a_killed_program_is_when_its_locks_are_released(
 ) -> None:
     """A dying program closes its pipe before its journal: the process waits for the last file."""
     ours, theirs = os.pipe()
-    os.close(theirs)  # as the kernel does, while the program still has its other files
+    os.close(theirs)  # as the kernel does, while the program's other files are still open
     with subprocess.Popen(["sleep", "60"]) as program, os.fdopen(ours) as pipe:
         monkeypatch.setattr("sys.stdin", pipe)
         end = sampler_child._End(program.pid)
@@ -221,8 +217,8 @@ def test_the_end_of_a_killed_program_is_when_its_locks_are_released(
             assert ended.result() is False
 
 
-def test_forked_worker_lets_go_of_the_process(machine: Machine) -> None:
-    """Its copies are closed, and the program goes on with what it reads."""
+def test_forked_worker_releases_the_process(machine: Machine) -> None:
+    """Its copies are closed, and the program continues with its readings."""
     session = open_beside()
     worker = os.fork()
     if worker == 0:
@@ -236,7 +232,7 @@ def test_forked_worker_lets_go_of_the_process(machine: Machine) -> None:
     assert machine.root.is_dir()
 
 
-def test_interpreter_that_is_none_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedding_application_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """An application that embeds Python would start itself again."""
     assert why_impossible() == ""
     monkeypatch.setattr(sys, "executable", "/opt/blender/blender")
@@ -245,7 +241,7 @@ def test_interpreter_that_is_none_starts_no_process(monkeypatch: pytest.MonkeyPa
     assert why_impossible()
 
 
-def test_order_keeps_passwords_off_the_command_line(machine: Machine) -> None:
+def test_passwords_are_not_on_the_command_line(machine: Machine) -> None:
     """A list of processes shows no settings."""
     session = open_beside(redfish_url="https://ada:secret@bmc", meters="rapl")
     words = Path(f"/proc/{session.reader.sampling_pid}/cmdline").read_bytes()
@@ -255,8 +251,8 @@ def test_order_keeps_passwords_off_the_command_line(machine: Machine) -> None:
     assert machine.root.is_dir()
 
 
-def test_every_setting_survives_the_way_there() -> None:
-    """What the process is told is what the program was told."""
+def test_every_setting_reaches_the_process() -> None:
+    """The process has the same settings as the program."""
     import json
 
     from wattloop.measure.sampler_child import settings_from
@@ -265,8 +261,8 @@ def test_every_setting_survives_the_way_there() -> None:
     assert settings_from(json.loads(json.dumps(given._asdict()))) == given
 
 
-def test_nonsense_from_the_process_ends_it_and_not_the_program(machine: Machine) -> None:
-    """The program asks for energy; it never gets our exception."""
+def test_invalid_data_from_the_process_ends_it_and_not_the_program(machine: Machine) -> None:
+    """The program asks for energy, and never gets the exception."""
     session = open_beside()
     process = session.reader._process
     assert process is not None
@@ -289,7 +285,9 @@ def test_gap_without_a_known_reason_is_a_gap() -> None:
 def test_sampling_process_of_a_day_is_as_large_as_that_of_an_hour(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """100 readings a second, by the number of points and not by the clock: old ones are thinned."""
+    """Memory depends on the number of points, here 100 readings a second: old ones are
+    downsampled.
+    """
     session = open_beside()
     feeds = [feed for feed in session.reader.used if feed.meter.shared]
     settings = {**settings_from(os.environ)._asdict(), "meters": ["rapl"], "sources": {}}

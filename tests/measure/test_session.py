@@ -1,4 +1,4 @@
-"""Promises of `session`: a run from its beginning to its end, whatever happens to the machine."""
+"""Promises of `session`: a run from beginning to end, under any fault of the machine."""
 
 import os
 import threading
@@ -49,7 +49,7 @@ def test_run_is_measured_and_its_journal_is_whole(machine: Machine) -> None:
 
 
 def test_closing_twice_gives_the_same_result(machine: Machine) -> None:
-    """The second close changes nothing, not even the status."""
+    """The second close changes neither result nor status."""
     session = Session.open()
     first = session.close()
     assert session.close(RunStatus.FAILED) is first
@@ -58,7 +58,7 @@ def test_closing_twice_gives_the_same_result(machine: Machine) -> None:
 
 @pytest.mark.parametrize("died", [False, True])
 def test_saving_is_part_of_the_run_however_it_ended(machine: Machine, died: bool) -> None:
-    """Promise: what the saver reached is in the record, also of a run whose measurer died."""
+    """Promise: the saver's result is in the record, also of a run whose measurer was killed."""
     session = Session.open(name="saved")
     path = Path(session.journal_path or "")
     session.record_saving({"state": "probing"})
@@ -75,7 +75,7 @@ def test_saving_is_part_of_the_run_however_it_ended(machine: Machine, died: bool
 
 
 def test_window_never_closed_ends_with_the_run_and_is_named(machine: Machine) -> None:
-    """Forgotten windows are in the journal, with a warning."""
+    """Open windows are written to the journal at the end, with a warning."""
     session = Session.open()
     session.begin("forgotten")
     run = session.close()
@@ -100,7 +100,7 @@ def test_many_forgotten_windows_do_not_hide_other_notes(machine: Machine) -> Non
 def test_meter_that_hangs_does_not_keep_the_run_from_ending(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver that never returns: the run ends within seconds, says so, and is kept."""
+    """A driver never returns: the run ends within seconds, says so, and is stored."""
     from wattloop.meters.rapl import Rapl
 
     hang, hangs, read = threading.Event(), threading.Event(), Rapl.sample
@@ -139,7 +139,7 @@ def test_window_ended_after_the_run_is_harmless(machine: Machine) -> None:
 
 
 def test_store_that_cannot_be_written_is_a_note_not_an_error(machine: Machine) -> None:
-    """The program is measured and told; nothing raises."""
+    """The program is measured and its user warned, without an exception."""
     blocked = machine.root / "file"
     blocked.write_text("")
     settings = Settings().overridden({"store": str(blocked / "runs.db"), "meters": "rapl"}, "test")
@@ -152,7 +152,7 @@ def test_store_that_cannot_be_written_is_a_note_not_an_error(machine: Machine) -
 
 
 def test_suspended_machine_is_noted_and_not_counted(machine: Machine) -> None:
-    """Monotonic time stands still during suspend, so its energy is not made up."""
+    """Monotonic time stands still during suspend, so no energy is invented for it."""
     clock = VirtualClock(start_s=100.0, wall_start_s=1.7e9)
     context = Context(Host(machine.root / "sys"), Settings(meters=("rapl",)), clock)
     session = Session.open(context=context, keep=False)
@@ -163,7 +163,7 @@ def test_suspended_machine_is_noted_and_not_counted(machine: Machine) -> None:
 
 
 def test_clock_set_back_does_not_disturb_the_energy(machine: Machine) -> None:
-    """An administrator who sets the time of day changes labels only."""
+    """Setting the wall clock changes labels only."""
     clock = VirtualClock(start_s=100.0, wall_start_s=1.7e9)
     context = Context(Host(machine.root / "sys"), Settings(meters=("rapl",)), clock)
     session = Session.open(context=context, keep=False)
@@ -175,7 +175,7 @@ def test_clock_set_back_does_not_disturb_the_energy(machine: Machine) -> None:
 
 
 def test_device_that_is_not_here_is_a_note(machine: Machine) -> None:
-    """`--devices gpu:7` on a machine without one says so instead of reporting 0 J."""
+    """`--devices gpu:7` on a machine without one gives a note instead of 0 J."""
     settings = Settings(devices=("gpu:7",), meters=("rapl",), store=str(machine.store))
     session = Session.open(settings)
     run = session.close()
@@ -184,7 +184,7 @@ def test_device_that_is_not_here_is_a_note(machine: Machine) -> None:
 
 
 def test_counter_that_disappears_mid_run_is_missing_with_its_reason(machine: Machine) -> None:
-    """The total says which part is not whole, and the journal when it went."""
+    """The total names the incomplete part, and the journal has the time of its loss."""
     session = Session.open(Settings(interval_s=0.02, meters=("rapl",), store=str(machine.store)))
     time.sleep(0.3)
     machine.driver.stop()
@@ -211,7 +211,7 @@ def test_live_power_is_readable_inside_the_run(machine: Machine) -> None:
 
 
 def test_no_sensor_at_all_still_gives_a_run(machine: Machine) -> None:
-    """Nothing readable: energy is None, the missing part has reason and remedy."""
+    """Without a reading the energy is None, and the missing part has reason and remedy."""
     context = Context(
         Host(machine.root / "nothing"), Settings(meters=("rapl",), store=str(machine.store))
     )
@@ -222,7 +222,7 @@ def test_no_sensor_at_all_still_gives_a_run(machine: Machine) -> None:
     assert missing.remedy
 
 
-def test_forked_child_leaves_the_parents_run_alone(machine: Machine) -> None:
+def test_forked_child_does_not_touch_the_parents_run(machine: Machine) -> None:
     """A child that ends, even by an exception, neither writes nor ends the run."""
     session = Session.open()
     window = session.begin("both")
@@ -240,8 +240,8 @@ def test_forked_child_leaves_the_parents_run_alone(machine: Machine) -> None:
     assert run.energy_j is not None
 
 
-def test_children_are_told_whose_run_they_belong_to(machine: Machine) -> None:
-    """The variable is set while the run is open and gone after it."""
+def test_children_inherit_the_id_of_their_run(machine: Machine) -> None:
+    """The variable is set while the run is open and removed after it."""
     session = Session.open()
     assert os.environ["WATTLOOP_JOB"] == session.run_id
     session.close()
@@ -250,14 +250,14 @@ def test_children_are_told_whose_run_they_belong_to(machine: Machine) -> None:
 
 
 def test_run_ids_sort_by_time_and_differ() -> None:
-    """Two runs of one second are still two."""
+    """Two runs of one second have different ids."""
     assert new_run_id(0.0).startswith("19700101-000000-")
     assert len({new_run_id(1.0) for _ in range(100_000)}) == 100_000
     assert new_run_id(1.0) < new_run_id(2.0)
 
 
 def test_run_ids_of_a_forked_child_and_of_other_processes_differ(tmp_path: Path) -> None:
-    """A child has numbers of its own, and the id of a journal that exists is not given again."""
+    """A child has its own numbers, and the id of an existing journal is not used again."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -280,7 +280,7 @@ def test_run_ids_of_a_forked_child_and_of_other_processes_differ(tmp_path: Path)
 def test_end_of_a_run_waits_for_the_thread_that_writes_its_windows(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands of windows take the sampler's thread longer than the end has patience for it."""
+    """Thousands of windows take the sampler's thread longer than the end usually waits."""
     monkeypatch.setattr("wattloop.measure.sampler.HANG_S", 0.05)
     monkeypatch.setattr("wattloop.measure.sampler.LAST_WAIT_S", 0.0)
     session = Session.open(name="busy")
@@ -300,7 +300,7 @@ def test_end_of_a_run_waits_for_the_thread_that_writes_its_windows(
     assert busy.wait(120)
 
     def let_go() -> None:
-        # from here on only the load of the machine decides how long the last reading takes
+        # from here on only the load of the machine decides the duration of the last reading
         monkeypatch.setattr("wattloop.measure.sampler.HANG_S", 120.0)
         go_on.set()
 

@@ -1,4 +1,4 @@
-"""Promises of `run_result`: the fields that programs rely on, and no joule counted twice."""
+"""Promises of results: the fields that programs rely on, and no joule counted twice."""
 
 import json
 
@@ -38,7 +38,7 @@ def run(*, counted: bool = True, energy_j: float | None = 10.0) -> RunResult:
 
 
 def test_json_has_the_promised_fields() -> None:
-    """The contract of `wattloop run --json`."""
+    """The JSON follows the contract of `wattloop run --json`."""
     data = json.loads(json.dumps(run().to_dict()))
     promised = "run_id exit_code duration_s energy_j complete domains missing carbon_g cost labels"
     assert set(promised.split()) <= set(data)
@@ -57,14 +57,14 @@ def test_run_that_does_not_count_has_no_energy_of_its_own() -> None:
 
 
 def test_unread_domain_is_not_listed_with_zero() -> None:
-    """None stays None."""
+    """A missing energy is None."""
     data = run(energy_j=None).to_dict()
     assert data["energy_j"] is None
     assert data["domains"] == []
 
 
 def test_end_of_the_journal_gives_the_same_result_back() -> None:
-    """What the store folds is what the user saw."""
+    """The store imports the same result that the user saw."""
     end = json.loads(json.dumps(run().to_end_dict()))
     assert WindowResult.from_dict(end["result"]) == run().result
     assert (end["status"], end["exit_code"], end["wall_s"]) == ("finished", 3, 2.0)

@@ -1,4 +1,4 @@
-"""A promise of `wattloop run`: time in which it could not read is never passed off as measured."""
+"""A promise of `wattloop run`: time that it could not read is never reported as measured."""
 
 import json
 import signal
@@ -17,7 +17,7 @@ STOPPED_S = 4.0
 
 
 def test_stopped_wattloop_says_that_counters_wrapped_unseen(machine: Machine) -> None:
-    """SIGSTOP for 4 s, in which a counter of 100 J at 50 W wraps twice: modelled, and said."""
+    """SIGSTOP for 4 s, in which a counter of 100 J at 50 W wraps twice: modelled, and reported."""
     out = machine.root / "result.json"
     wattloop = [sys.executable, "-m", "wattloop", "run", "--json", str(out), "--"]
     process = subprocess.Popen(

@@ -1,4 +1,6 @@
-"""Promises of `bequest`: a dead journal is completed once, in order, and never a living one."""
+"""Promises of unsent samples: a crashed run's journal is completed once, in order; a live one
+never.
+"""
 
 import os
 from array import array
@@ -12,19 +14,19 @@ from wattloop.store.journal import EVENT, JournalWriter, json_frame, read_journa
 
 
 def samples(*times_s: float) -> bytes:
-    """A frame of feed 0 with joules that equal the time."""
+    """Return a frame of stream 0 with joules that equal the time."""
     return samples_frame(0, 1, array("d", times_s), array("d", times_s))
 
 
 def journal_with(path: Path, *times_s: float) -> JournalWriter:
-    """A journal of one feed."""
+    """Write a journal of one stream."""
     writer = JournalWriter(path, {"run_id": "r"})
     writer.samples(0, 1, array("d", times_s), array("d", times_s))
     return writer
 
 
 def times_in(path: Path) -> list[float]:
-    """What a reader finds."""
+    """Return the times that a reader finds."""
     journal = read_journal(path)
     assert journal is not None
     assert journal.torn_bytes == 0
@@ -32,7 +34,7 @@ def times_in(path: Path) -> list[float]:
 
 
 def test_only_what_is_newer_is_added(tmp_path: Path) -> None:
-    """Frames that were written, and those written in part, are not written again."""
+    """Frames that were written whole or in part are not written again."""
     path = tmp_path / "a.journal"
     journal_with(path, 1.0, 2.0).close()
     sent = [samples(1.0), json_frame(EVENT, {"type": "gap"}) + samples(2.0, 3.0), samples(4.0)]
@@ -43,7 +45,7 @@ def test_only_what_is_newer_is_added(tmp_path: Path) -> None:
 
 
 def test_torn_frame_does_not_hide_what_is_added(tmp_path: Path) -> None:
-    """Killed in the middle of a write: the half is cut off first."""
+    """After a kill in the middle of a write the half frame is cut off first."""
     path = tmp_path / "a.journal"
     journal_with(path, 1.0).close()
     with path.open("ab") as file:
@@ -52,8 +54,8 @@ def test_torn_frame_does_not_hide_what_is_added(tmp_path: Path) -> None:
     assert times_in(path) == [1.0, 2.0]
 
 
-def test_journal_of_a_living_or_ended_run_is_left_alone(tmp_path: Path) -> None:
-    """Its writer holds it, or has said how it ended."""
+def test_journal_of_a_live_or_ended_run_is_not_changed(tmp_path: Path) -> None:
+    """Its writer has it locked, or has written its end."""
     path = tmp_path / "a.journal"
     writer = journal_with(path, 1.0)
     assert complete_journal(path, [samples(2.0)]) is None
@@ -67,7 +69,7 @@ def test_journal_of_a_living_or_ended_run_is_left_alone(tmp_path: Path) -> None:
 def test_nothing_is_added_once_another_run_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who took over counts from the end of the journal; moving that end would count twice."""
+    """The next leader counts from the end of the journal; moving that end would count twice."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     path = tmp_path / "a.journal"
     journal_with(path, 1.0).close()
@@ -82,7 +84,7 @@ def test_nothing_is_added_once_another_run_counts(
 def test_next_one_to_count_begins_where_the_journal_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claim says up to when the dead run counts."""
+    """The lock names the time up to which the crashed run counts."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     path = tmp_path / "a.journal"
     journal_with(path, 1.0).close()

@@ -1,4 +1,4 @@
-"""Promises of `ticks`: the beat of a slow sensor, and how sure we are of it."""
+"""Promises of the update clock: the period of a slow sensor, and its uncertainty."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from wattloop.measure.energy_curve import UpdateClock
 
 
 def test_age_is_unknown_before_a_change_was_seen() -> None:
-    """No phase, no age."""
+    """Without a phase there is no age."""
     assert UpdateClock(0.1).age(5.0) == (None, 0.0)
 
 
 def test_age_counts_from_the_last_update() -> None:
-    """A sensor that changed at 1.00 s with a beat of 0.1 s is 30 ms old at 1.13 s."""
+    """A sensor that changed at 1.00 s with a period of 0.1 s is 30 ms old at 1.13 s."""
     clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
     age_s, blur_s = clock.age(1.13)
@@ -20,14 +20,14 @@ def test_age_counts_from_the_last_update() -> None:
 
 
 def test_age_before_the_seen_change_is_known_too() -> None:
-    """Readings taken just before the search get an age between 0 and a period."""
+    """Readings just before the search get an age between 0 and a period."""
     clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
     age_s, _ = clock.age(0.97)
     assert age_s == pytest.approx(0.07, abs=1e-9)
 
 
-def test_sureness_is_lost_with_time_and_then_admitted() -> None:
+def test_certainty_is_lost_with_time() -> None:
     """A declared period may be 1% off: after some seconds the phase is unknown again."""
     clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
@@ -49,7 +49,7 @@ def test_true_period_is_learned_and_holds_for_long() -> None:
 
 
 def test_change_at_an_odd_moment_does_not_spoil_the_period() -> None:
-    """A sensor that was reset and ticks elsewhere moves the phase only."""
+    """A sensor that was reset and updates at other times changes the phase only."""
     clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
     clock.saw_change(1.149, 1.151)
@@ -58,14 +58,14 @@ def test_change_at_an_odd_moment_does_not_spoil_the_period() -> None:
 
 
 def test_age_too_close_to_a_tick_is_not_guessed() -> None:
-    """Where it is not sure which of two updates was seen, no age is given."""
+    """Where it is uncertain which of two updates was read, no age is given."""
     clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
     assert clock.age(1.1)[0] is None
 
 
-def test_quiet_time_lies_between_two_ticks() -> None:
-    """Readings are moved away from the ticks, by less than a period."""
+def test_quiet_time_lies_between_two_updates() -> None:
+    """Readings move away from the updates, by less than a period."""
     clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
     for hundredths in range(10):
@@ -75,8 +75,8 @@ def test_quiet_time_lies_between_two_ticks() -> None:
     assert clock.quiet_time_s(1.21) == pytest.approx(1.235, abs=1e-6)
 
 
-def test_two_ticks_in_a_row_do_not_make_the_period_less_sure() -> None:
-    """A base line of one period is worse than the declared value, which therefore stays."""
+def test_two_consecutive_updates_do_not_make_the_period_less_certain() -> None:
+    """A base line of one period is worse than the declared value, so the declared value stays."""
     clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
     clock.saw_change(1.1, 1.102)
@@ -85,7 +85,7 @@ def test_two_ticks_in_a_row_do_not_make_the_period_less_sure() -> None:
 
 
 def test_a_reading_that_falls_on_a_tick_is_moved_away_from_it() -> None:
-    """A grid of the same period would otherwise meet every tick, and no age would be known."""
+    """Readings at the same period would otherwise meet every update, and no age would be known."""
     clock = UpdateClock(0.1)
     for n in (10, 11, 30, 31, 100, 101):
         clock.saw_change(n * 0.1 - 0.001, n * 0.1 + 0.001)

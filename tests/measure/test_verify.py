@@ -1,4 +1,4 @@
-"""Promises of `verify`: two sources of one domain are compared honestly."""
+"""Promises of `verify`: two sources of one domain are compared with their uncertainties."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,13 +68,13 @@ def test_counter_against_polled_power(
 
 
 def test_one_source_alone_is_not_compared() -> None:
-    """Without a second source there is nothing to say."""
+    """With one source there is no comparison."""
     clock = VirtualClock(100.0)
     assert verify([Steady(clock, DomainKind.GAUGE, 5.0)], clock, 1.0) == []
 
 
 def test_difference_is_stated_in_percent() -> None:
-    """The text names the difference, the allowance, and which source is used."""
+    """The text names the difference, the allowed difference, and the source in use."""
     check = compare("gpu:0", Observed("a", "A", 100.0, 1.0), Observed("b", "B", 110.0, 1.0))
     assert check.difference == pytest.approx(0.1)
     assert "+10.0%" in check.text
@@ -88,7 +88,7 @@ def test_stuck_source_is_unknown() -> None:
 
 
 def test_energy_counter_and_polled_power_of_one_card_agree(tmp_path: Path) -> None:
-    """NVML's two sources, through the real nvidia-ml-py, are found to be the same card."""
+    """NVML's two sources, through the real nvidia-ml-py, belong to the same card."""
     try:
         stub = StubNvml(tmp_path, gpus=1)
     except NoCompiler as reason:

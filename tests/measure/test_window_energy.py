@@ -1,4 +1,4 @@
-"""Promises of `resolve`: totals count each joule once; what is missing is named, never 0 J."""
+"""Promises of window energy: totals count each joule once, and a missing domain is never 0 J."""
 
 import pytest
 
@@ -15,7 +15,7 @@ SECONDS = 10
 def resolved(
     *scripts: tuple[Domain, Script], end_s: float = 9.0, missing: tuple[Missing, ...] = ()
 ) -> WindowResult:
-    """Ten seconds of readings at 10 Hz, then a window from 1 s on."""
+    """Return a window from 1 s on, over ten seconds of readings at 10 Hz."""
     clock = VirtualClock()
     feed = MeterStream(ScriptedMeter(clock, scripts), clock, 0)
     for _ in range(SECONDS * 10):
@@ -36,8 +36,8 @@ def watts(power_w: float) -> Script:
     return lambda t: power_w * t
 
 
-def test_total_leaves_out_what_lies_inside_another_domain() -> None:
-    """Package and DRAM add; cores are in the package already."""
+def test_total_leaves_out_nested_domains() -> None:
+    """Package and DRAM are added; cores are already in the package."""
     result = resolved(
         (counter("cpu:0/package"), watts(50)),
         (counter("cpu:0/core", inside="cpu:0/package"), watts(30)),
@@ -60,7 +60,7 @@ def test_psys_counts_only_where_no_package_can_be_read() -> None:
 
 
 def test_meter_of_the_whole_node_is_the_total() -> None:
-    """A wall meter sees CPU and GPU too: they are shown, not added."""
+    """A wall meter includes CPU and GPU: they are shown, not added."""
     result = resolved(
         (counter("node"), watts(200)),
         (counter("cpu:0/package"), watts(50)),
@@ -81,7 +81,7 @@ def test_part_takes_the_place_of_a_container_that_was_not_read() -> None:
 
 
 def test_domain_without_a_reading_is_missing_with_its_reason() -> None:
-    """None with a reason, and the total says that it is not complete."""
+    """The energy is None with a reason, and the total is marked incomplete."""
     result = resolved(
         (counter("cpu:0/package"), watts(50)),
         (counter("gpu:0"), lambda _: Gap("permission denied")),
@@ -94,7 +94,7 @@ def test_domain_without_a_reading_is_missing_with_its_reason() -> None:
 
 
 def test_nothing_readable_is_none_not_zero() -> None:
-    """No domain at all: no energy, no provenance, not complete."""
+    """Without a domain there is neither energy nor provenance."""
     result = resolved(missing=(Missing("cpu", "no sensor"),))
     assert result.energy_j is None
     assert result.power_w is None
@@ -103,14 +103,14 @@ def test_nothing_readable_is_none_not_zero() -> None:
 
 
 def test_stuck_counter_of_a_device_is_missing() -> None:
-    """A package that used nothing for 8 s is a broken counter."""
+    """A package that used nothing for 8 s has a broken counter."""
     result = resolved((counter("cpu:0/package"), lambda _: 77.0))
     assert result.energy_j is None
     assert "did not move" in result.missing[0].reason
 
 
 def test_idle_part_inside_a_device_may_be_zero() -> None:
-    """An integrated graphics unit that sleeps is 0 J, truly."""
+    """An integrated graphics unit that sleeps really uses 0 J."""
     result = resolved(
         (counter("cpu:0/package"), watts(50)),
         (counter("cpu:0/uncore", inside="cpu:0/package"), lambda _: 3.0),
@@ -119,8 +119,8 @@ def test_idle_part_inside_a_device_may_be_zero() -> None:
     assert result.complete
 
 
-def test_device_lost_half_way_is_counted_until_then_and_said_missing() -> None:
-    """The energy before the loss stays; the rest is named with its length."""
+def test_device_lost_half_way_is_counted_until_then_and_reported_missing() -> None:
+    """The energy before the loss stays, and the rest is named with its length."""
     result = resolved(
         (counter("gpu:0"), lambda t: 10.0 * t if t < 5.0 else Gap("off the bus", lost=True))
     )
@@ -140,7 +140,7 @@ def test_short_window_warns_and_names_the_sensor() -> None:
 
 
 def test_long_window_does_not_warn() -> None:
-    """8 s are enough for any of these."""
+    """8 s are enough for any of these sensors."""
     assert resolved((gauge("gpu:0"), lambda _: 100.0)).warnings == ()
 
 
@@ -165,7 +165,7 @@ def test_total_has_the_provenance_of_its_weakest_part() -> None:
 
 
 def test_window_of_no_length_is_harmless() -> None:
-    """Begin and end at once: no division by zero, no power."""
+    """A window of zero length has no power and causes no division by zero."""
     result = resolved((counter("cpu:0/package"), watts(50)), end_s=1.0)
     assert result.duration_s == 0.0
     assert result.power_w is None

@@ -1,4 +1,4 @@
-"""Promises of `windows`: cheap to open, computed when asked, safe to end anywhere."""
+"""Promises of `windows`: cheap to open, computed on request, and safe to end anywhere."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ from wattloop.measure.window_energy import Window, current_window
 
 
 class Keeper:
-    """A session that counts how often it is asked."""
+    """A session that counts its requests."""
 
     def __init__(self) -> None:
         self.ended = 0
@@ -36,8 +36,8 @@ def window(keeper: Keeper, number: int = 1) -> Window:
     return Window(keeper, number, f"w{number}", 0, 1.0)
 
 
-def test_energy_is_computed_only_when_asked_for() -> None:
-    """Opening and closing a window resolves nothing."""
+def test_energy_is_computed_only_on_request() -> None:
+    """Opening and closing a window computes no energy."""
     keeper = Keeper()
     with window(keeper):
         pass
@@ -45,7 +45,7 @@ def test_energy_is_computed_only_when_asked_for() -> None:
 
 
 def test_result_of_an_ended_window_is_computed_once() -> None:
-    """Later questions get the same answer."""
+    """Later requests get the same result."""
     keeper = Keeper()
     ended = window(keeper).end()
     assert ended.result is ended.result
@@ -53,7 +53,7 @@ def test_result_of_an_ended_window_is_computed_once() -> None:
 
 
 def test_result_of_an_open_window_is_the_one_so_far() -> None:
-    """Each question looks again."""
+    """Each request reads again."""
     keeper = Keeper()
     opened = window(keeper)
     assert opened.duration_s == 8.0
@@ -68,8 +68,8 @@ def test_ending_twice_reads_once() -> None:
     assert keeper.ended == 1
 
 
-def test_innermost_window_is_known_and_left_again() -> None:
-    """Nesting restores the outer one."""
+def test_innermost_window_is_known_and_restored() -> None:
+    """Leaving a nested window restores the outer one."""
     keeper = Keeper()
     with window(keeper, 1) as outer:
         with window(keeper, 2) as inner:
@@ -79,7 +79,7 @@ def test_innermost_window_is_known_and_left_again() -> None:
 
 
 def test_tasks_and_threads_have_their_own_innermost_window() -> None:
-    """A task that waits inside its window does not become the parent of another's."""
+    """A task that waits inside its window does not become the parent of another task's."""
     keeper = Keeper()
     seen: list[bool] = []
 
@@ -112,7 +112,7 @@ def test_window_may_end_in_another_context() -> None:
 
 
 def test_text_of_a_window_says_its_state() -> None:
-    """For logs."""
+    """The text is meant for logs."""
     keeper = Keeper()
     assert "open" in repr(window(keeper))
     assert "4 s" in repr(window(keeper).end())
