@@ -1,4 +1,4 @@
-"""amd_energy's sockets are read, and stand back for finer sources of the same joules."""
+"""Promises of amd_energy: sockets are read, unless a finer source of the same joules exists."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from wattloop.meters.perf import PerfCounter
 
 
 def build(root: Path, sockets: int = 2, cores: int = 3) -> Path:
-    """A hwmon tree as the driver makes it: cores first, then sockets, after another chip."""
+    """Build a hwmon tree as the driver does: cores first, then sockets, after another chip."""
     other = root / "class" / "hwmon" / "hwmon0"
     other.mkdir(parents=True)
     (other / "name").write_text("k10temp\n")
@@ -35,7 +35,7 @@ def context(root: Path) -> Context:
 
 
 def test_reads_each_socket_in_joules(tmp_path: Path) -> None:
-    """Sockets are told from cores by their label, and microjoules become joules."""
+    """Sockets are distinguished from cores by their label, and microjoules become joules."""
     build(tmp_path)
     (meter,) = amd_cpu.detect(context(tmp_path))
     assert [d.name for d in meter.domains] == ["cpu:0/package", "cpu:1/package"]
@@ -44,7 +44,7 @@ def test_reads_each_socket_in_joules(tmp_path: Path) -> None:
     meter.close()
 
 
-def test_value_given_to_everybody_is_an_old_one(tmp_path: Path) -> None:
+def test_world_readable_value_is_cached(tmp_path: Path) -> None:
     """A world-readable file comes from the driver that caches: its period is stated as 2 s."""
     chip = build(tmp_path, sockets=1, cores=0)
     (meter,) = amd_cpu.detect(context(tmp_path))
@@ -55,7 +55,7 @@ def test_value_given_to_everybody_is_an_old_one(tmp_path: Path) -> None:
 
 
 def test_stands_back_for_powercap_but_serves_the_cross_check(tmp_path: Path) -> None:
-    """Two sources of one package are never added; the second can still be opened on purpose."""
+    """Two sources of one package are never added; the second can still be opened explicitly."""
     build(tmp_path)
     tree = PowercapTree(tmp_path)
     tree.add_package(0)
@@ -68,8 +68,8 @@ def test_stands_back_for_powercap_but_serves_the_cross_check(tmp_path: Path) -> 
     assert len(meter.domains) == 2
 
 
-def test_stands_back_for_perf(tmp_path: Path) -> None:
-    """Where perf can count the package (here: a real software event in its place), it wins."""
+def test_yields_to_perf(tmp_path: Path) -> None:
+    """Where perf can count the package (here: a real software event), it takes precedence."""
     try:
         PerfCounter(1, 0, cpu=0).close()
     except OSError as error:
@@ -98,7 +98,7 @@ def test_unreadable_socket_is_named(tmp_path: Path) -> None:
 
 
 def test_absent_driver_is_unavailable(tmp_path: Path) -> None:
-    """Other machines get the reason; cores alone are no package."""
+    """Other machines get the reason; cores alone are not a package."""
     with pytest.raises(MeterUnavailable, match="no hwmon chip 'amd_energy'"):
         amd_cpu.detect(context(tmp_path))
     build(tmp_path, sockets=0)

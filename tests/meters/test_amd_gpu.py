@@ -1,4 +1,4 @@
-"""AMD GPUs: amdsmi through a module with its real signatures, hwmon through a tree of files."""
+"""Promises of AMD GPUs: amdsmi through a module with its real signatures, hwmon through files."""
 
 import importlib
 import sys
@@ -63,15 +63,15 @@ def two_cards(tmp_path):
     return [add_card(tmp_path, 1, "0000:c1:00.0"), add_card(tmp_path, 0, "0000:c6:00.0")]
 
 
-def test_no_amd_gpu_is_said_and_nothing_is_missing(context):
-    """A machine without AMD graphics misses nothing."""
+def test_no_amd_gpu_is_reported_and_no_part_is_missing(context):
+    """A machine without AMD graphics has no missing part."""
     with pytest.raises(MeterUnavailable, match="no AMD GPU") as refusal:
         amd_gpu.detect(context)
     assert refusal.value.parts == ()
 
 
-def test_cards_of_other_makers_are_not_ours(tmp_path, context):
-    """An Intel card in the same tree is left alone."""
+def test_cards_of_other_makers_are_ignored(tmp_path, context):
+    """An Intel card in the same tree is ignored."""
     add_card(tmp_path, 0, "0000:00:02.0", vendor="0x8086")
     with pytest.raises(MeterUnavailable, match="no AMD GPU"):
         amd_gpu.detect(context)
@@ -85,7 +85,7 @@ def test_amd_cards_are_numbered_after_nvidia_cards(tmp_path, context, two_cards)
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_amdsmi_meters_keep_the_contract(context, two_cards, amdsmi, index):
-    """Counter and gauge keep what every meter must."""
+    """Counter and gauge keep the contract of every meter."""
     check_meter(lambda: amd_gpu.detect(context)[index])
 
 
@@ -106,7 +106,7 @@ def test_amdsmi_energy_is_accumulator_times_resolution(context, two_cards, amdsm
 
 
 def test_amdsmi_power_signals_and_limit(context, two_cards, amdsmi):
-    """Watts, fractions, bytes; what amdsmi calls N/A is a gap."""
+    """Watts, fractions and bytes; amdsmi's N/A is a gap."""
     power = amd_gpu.detect(context)[0]
     assert power.read() == [310.0, 95.0]
     values = dict(zip((s.name for s in power.signals), power.read_signals(), strict=True))
@@ -119,7 +119,7 @@ def test_amdsmi_power_signals_and_limit(context, two_cards, amdsmi):
 
 
 def test_amdsmi_second_die_is_refused_not_zero(context, two_cards, amdsmi):
-    """A die without readings of its own is named, and the first goes on."""
+    """A die without readings of its own is named, and the first die is read."""
     amdsmi.world.errors = {(1, "energy"): 2, (1, "power"): 2}
     meters = amd_gpu.detect(context)
     assert [[d.name for d in meter.domains] for meter in meters] == [["gpu:0"], ["gpu:0"]]
@@ -140,7 +140,7 @@ def test_amdsmi_faults_are_gaps(context, two_cards, amdsmi, code, lost):
 
 
 def test_amdsmi_is_shut_down_once_by_its_last_user(context, two_cards, amdsmi):
-    """Closing one meter leaves the other working."""
+    """The other meter still works after one is closed."""
     power, energy = amd_gpu.detect(context)
     power.close()
     assert isinstance(energy.read()[0], float)
@@ -148,7 +148,7 @@ def test_amdsmi_is_shut_down_once_by_its_last_user(context, two_cards, amdsmi):
     assert amdsmi.world.started == 0
 
 
-def test_after_fork_handles_are_opened_anew(context, two_cards, amdsmi):
+def test_after_fork_handles_are_opened_again(context, two_cards, amdsmi):
     """A child does not use the parent's handles."""
     power = amd_gpu.detect(context)[0]
     power.after_fork_in_child()
@@ -174,14 +174,14 @@ def test_hwmon_is_read_where_amdsmi_is_missing(context, two_cards, no_amdsmi):
 
 
 def test_hwmon_is_read_where_amdsmi_does_not_start(context, two_cards, amdsmi):
-    """amdsmi without a working driver does not hide the file that can be read."""
+    """amdsmi without a working driver does not hide the readable file."""
     amdsmi.world.init_error = 34
     (meter,) = amd_gpu.detect(context)
     assert meter.name == "amd-hwmon"
 
 
 def test_without_any_source_the_remedy_is_to_install_amdsmi(tmp_path, context, no_amdsmi):
-    """The card is reported missing, with what would make it readable."""
+    """The card is reported missing, with the remedy."""
     add_card(tmp_path, 0, "0000:c1:00.0", files={})
     with pytest.raises(MeterUnavailable, match="amdsmi") as refusal:
         amd_gpu.detect(context)
@@ -189,8 +189,8 @@ def test_without_any_source_the_remedy_is_to_install_amdsmi(tmp_path, context, n
     assert "pip install" in refusal.value.remedy
 
 
-def test_a_file_that_vanishes_or_turns_to_nonsense_is_a_gap(context, two_cards, no_amdsmi):
-    """Gone is lost; an unreadable number may pass."""
+def test_a_missing_or_unreadable_file_is_a_gap(context, two_cards, no_amdsmi):
+    """A missing file is lost; an unreadable number may pass."""
     (meter,) = amd_gpu.detect(context)
     (two_cards[0] / "hwmon/hwmon3/power1_average").unlink()
     (two_cards[1] / "hwmon/hwmon3/power1_average").write_text("")
@@ -210,7 +210,7 @@ def test_integrated_graphics_lie_inside_the_package(tmp_path, context, no_amdsmi
     assert meter.read() == [15.0]
 
 
-def test_a_word_that_python_takes_for_a_number_is_a_gap(context, two_cards, no_amdsmi):
+def test_nan_and_inf_are_gaps(context, two_cards, no_amdsmi):
     """`nan` and `inf` in the power file are not watts."""
     (meter,) = amd_gpu.detect(context)
     for device, word in zip(two_cards, ("nan", "inf"), strict=True):

@@ -1,6 +1,6 @@
-"""The IOReport meter against a stub library that serves channels as Apple Silicon names them.
+"""Promises of the IOReport meter, against a stub library with Apple Silicon's channel names.
 
-Names and units follow what public monitors read on M1 to M4; nothing here ran on a Mac.
+Names and units follow public monitors on M1 to M4; no test has run on a Mac.
 """
 
 import ctypes
@@ -58,7 +58,7 @@ def test_channels_are_counters_in_joules(chip: Path) -> None:
 
 
 def test_nothing_of_the_library_is_left_behind(chip: Path) -> None:
-    """Promise: a meter that reads for hours keeps no object of CoreFoundation."""
+    """Promise: a meter that reads for hours leaks no object of CoreFoundation."""
     library = ctypes.CDLL(str(chip.parent / "libIOReport.so"))
     (meter,) = detect(Context())
     before = library.stub_living()

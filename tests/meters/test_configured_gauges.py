@@ -1,4 +1,4 @@
-"""A user's gauge entry is either right or refused with its name and what is allowed."""
+"""Promises of a user's gauge entry: it is right, or refused with its name and the valid form."""
 
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,10 @@ GOOD = {"name": "fan", "path": "fan", "unit": "W"}
         ({"inside": 7}, ["'fan'", "inside must be the name"]),
     ],
 )
-def test_bad_entry_is_named_with_what_is_allowed(
+def test_bad_entry_is_named_with_the_valid_form(
     tmp_path: Path, changes: dict[str, Any], words: list[str]
 ) -> None:
-    """The message says which entry, what is wrong with it, and what would be right."""
+    """The message names the entry, the error and the valid form."""
     with pytest.raises(ConfigError) as caught:
         configured_gauges([{**GOOD, **changes}], Host(sysfs=tmp_path))
     for word in words:
@@ -64,7 +64,7 @@ def test_missing_key_is_named(tmp_path: Path, key: str) -> None:
 def test_unit_decides_kind_and_factor(
     tmp_path: Path, unit: str, kind: DomainKind, expected: float
 ) -> None:
-    """Every unit becomes SI; decimals are read, since other programs write them."""
+    """Every unit becomes SI, and decimals are read, since other programs write them."""
     (tmp_path / "fan").write_text("12.5\n")
     ((gauge,), _) = configured_gauges([{**GOOD, "unit": unit}], Host(sysfs=tmp_path))
     assert gauge.domain.kind is kind
@@ -72,7 +72,7 @@ def test_unit_decides_kind_and_factor(
 
 
 def test_all_fields_arrive(tmp_path: Path) -> None:
-    """Scope, container, provenance and scale are the user's; an absolute path is taken as is."""
+    """Scope, container, provenance and scale are the user's; an absolute path stays unchanged."""
     file = tmp_path / "elsewhere"
     file.write_text("40\n")
     entry = {
@@ -88,7 +88,7 @@ def test_all_fields_arrive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["nan", "inf", "-3", "-3.5", "", "many"])
-def test_what_is_no_power_is_a_gap(tmp_path: Path, content: str) -> None:
+def test_an_invalid_power_is_a_gap(tmp_path: Path, content: str) -> None:
     """Infinite, negative and garbled contents are gaps."""
     (tmp_path / "fan").write_text(content)
     ((gauge,), _) = configured_gauges([GOOD], Host(sysfs=tmp_path))

@@ -13,7 +13,7 @@ from wattloop.testing.meter_contract import check_meter
 
 
 class Machine:
-    """Two idle cores of a known part; `run` lets time pass at some utilisation."""
+    """Two idle cores of a known part; `run` advances time at a given utilisation."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -89,7 +89,7 @@ def test_the_counter_never_falls_when_extrapolation_ran_ahead(machine) -> None:
 
 
 def test_a_lower_clock_costs_less(machine) -> None:
-    """Promise: a governor that halves the clock is seen."""
+    """Promise: a governor that halves the clock lowers the estimate."""
 
     def busy_second_j() -> float:
         (meter,) = detect(machine.context())
@@ -104,7 +104,7 @@ def test_a_lower_clock_costs_less(machine) -> None:
     assert busy_second_j() < 0.7 * fast_j
 
 
-def test_the_users_tdp_wins(machine) -> None:
+def test_the_users_tdp_takes_precedence(machine) -> None:
     """Promise: cpu_tdp_w overrides the table and the note says so."""
     (meter,) = detect(machine.context(cpu_tdp_w=40.0))
     assert meter.domains[0].tdp_w == 40.0
@@ -112,7 +112,7 @@ def test_the_users_tdp_wins(machine) -> None:
 
 
 def test_an_unreadable_stat_is_a_gap_and_its_time_is_counted_afterwards(machine) -> None:
-    """Promise: a passing fault is neither zero nor lost energy."""
+    """Promise: a passing fault is neither zero nor a loss of energy."""
     (meter,) = detect(machine.context())
     machine.run(1.0, 1.0)
     before = meter.read()[0]
@@ -157,11 +157,11 @@ def test_each_socket_is_a_package_with_its_own_load(tmp_path) -> None:
 
 
 def test_contract() -> None:
-    """Promise: on this machine's own /proc it keeps what every meter keeps."""
+    """Promise: on this machine's own /proc it keeps the contract of every meter."""
     check_meter(lambda: detect(Context())[0], pause_s=0.02)
 
 
 def test_without_proc_it_is_unavailable_with_a_remedy(tmp_path) -> None:
-    """Promise: no /proc, no invented numbers."""
+    """Promise: without /proc there are no invented numbers."""
     with pytest.raises(MeterUnavailable, match="WATTLOOP_PROCFS_ROOT"):
         detect(Context(Host(procfs=tmp_path, sysfs=tmp_path)))

@@ -1,4 +1,6 @@
-"""The DRAM model reads modules and use, marks itself modelled, and stands back for sensors."""
+"""Promises of the DRAM model: it reads modules and use, is marked modelled, and yields to
+sensors.
+"""
 
 import json
 import os
@@ -62,14 +64,14 @@ def test_says_that_it_is_a_model_and_of_what(machine: Machine) -> None:
 
 
 def test_laptop_memory_has_a_larger_error(machine: Machine) -> None:
-    """Nothing was measured to compare it with, and the domain says so."""
+    """No measurement exists to compare it with, and the domain says so."""
     write_table(machine.sysfs, memory_device(16 * 1024, type_code=0x23, form_code=0x0B))
     (meter,) = dram.detect(machine.context())
     assert meter.domains[0].known_error == 0.8
 
 
-def test_users_word_beats_the_firmware(machine: Machine) -> None:
-    """The setting `dimms` is taken as it is; a wrong one is an error, not ignored."""
+def test_users_setting_takes_precedence_over_the_firmware(machine: Machine) -> None:
+    """The setting `dimms` is used unchanged; a wrong one is an error, not ignored."""
     write_table(machine.sysfs, memory_device(16 * 1024))
     (meter,) = dram.detect(machine.context(dimms="2x32"))
     assert list(meter.read()) == [pytest.approx(6.0)]
@@ -78,10 +80,12 @@ def test_users_word_beats_the_firmware(machine: Machine) -> None:
         dram.detect(machine.context(dimms="lots"))
 
 
-def test_dmidecode_is_asked_where_the_user_says_so(
+def test_dmidecode_runs_on_request(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`dimms: dmidecode` starts that program, and its failure is the reason for no figure."""
+    """`dimms: dmidecode` starts that program, and its failure is the reason for a missing
+    figure.
+    """
     program = tmp_path / "bin" / "dmidecode"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\nprintf 'Handle 1\\nMemory Device\\n\\tSize: 32 GB\\n'\n")
@@ -98,8 +102,8 @@ def test_dmidecode_is_asked_where_the_user_says_so(
         dram.detect(machine.context(dimms="dmidecode"))
 
 
-def test_stands_back_for_rapl_but_serves_the_cross_check(machine: Machine) -> None:
-    """Memory that RAPL measures is not modelled on top; a package alone changes nothing."""
+def test_yields_to_rapl_but_serves_the_cross_check(machine: Machine) -> None:
+    """Memory that RAPL measures is not modelled in addition; a package alone changes nothing."""
     tree = PowercapTree(machine.sysfs)
     package = tree.add_package(0)
     assert dram.detect(machine.context(dimms="8x16"))
@@ -119,7 +123,7 @@ def test_unreadable_rapl_dram_is_modelled(machine: Machine) -> None:
     assert dram.detect(machine.context(dimms="8x16"))
 
 
-def test_stands_back_for_grace(machine: Machine) -> None:
+def test_yields_to_grace(machine: Machine) -> None:
     """A Grace socket's power contains its memory."""
     chip = machine.sysfs / "class" / "hwmon" / "hwmon0"
     chip.mkdir(parents=True)
@@ -131,8 +135,8 @@ def test_stands_back_for_grace(machine: Machine) -> None:
         dram.detect(machine.context(dimms="8x16"))
 
 
-def test_modules_of_a_virtual_machine_are_not_believed(machine: Machine) -> None:
-    """Hypervisors invent modules; only the user can know the real ones."""
+def test_modules_of_a_virtual_machine_are_ignored(machine: Machine) -> None:
+    """Hypervisors invent modules, so only the user's setting counts."""
     write_table(machine.sysfs, memory_device(16 * 1024, type_code=0x07))
     (machine.procfs / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu sse hypervisor\n")
     with pytest.raises(MeterUnavailable, match="virtual machine") as caught:
@@ -150,7 +154,7 @@ def test_no_modules_known_is_missing_with_remedy(machine: Machine) -> None:
 
 
 def test_table_for_root_only_gives_the_command(machine: Machine) -> None:
-    """As an ordinary user: the closed file is named with its chmod."""
+    """As an ordinary user: the unreadable file is named with its chmod."""
     table = write_table(machine.sysfs, memory_device(16 * 1024))
     table.chmod(0o400)
     if os.getuid() == 0:

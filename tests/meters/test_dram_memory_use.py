@@ -1,4 +1,4 @@
-"""Memory in use is offered as a signal on every machine."""
+"""Promises of memory in use: every machine offers it as a signal."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_this_machine_uses_some_memory() -> None:
 
 
 def test_available_memory_counts_as_free(tmp_path: Path) -> None:
-    """Caches that can be given back are not in use."""
+    """Caches that can be freed do not count as used."""
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 750 kB\n")
     (meter,) = dram.detect_memory_use(Context(Host(procfs=tmp_path)))

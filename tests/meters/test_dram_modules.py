@@ -1,4 +1,4 @@
-"""Memory modules are read right from SMBIOS, dmidecode's text and the user's words."""
+"""Promises of memory modules: read right from SMBIOS, dmidecode's text and the user's setting."""
 
 import random
 from pathlib import Path
@@ -92,8 +92,8 @@ def test_size_in_kibibytes() -> None:
 
 
 @pytest.mark.parametrize("size_mib", [0, None])
-def test_empty_and_unknown_slots_are_no_modules(size_mib: int | None) -> None:
-    """Only what is installed draws power."""
+def test_empty_and_unknown_slots_are_not_modules(size_mib: int | None) -> None:
+    """Only installed modules draw power."""
     assert parse_smbios(memory_device(size_mib)) == ()
 
 
@@ -104,7 +104,7 @@ def test_flash_and_persistent_modules_are_not_dram(code: int) -> None:
 
 
 def test_optane_module_is_not_dram() -> None:
-    """Persistent modules call themselves DDR4; their technology tells them apart."""
+    """Persistent modules call themselves DDR4, but their technology differs."""
     assert parse_smbios(memory_device(128 * 1024, technology_code=0x07)) == ()
 
 
@@ -131,7 +131,7 @@ def test_reads_single_entries_where_there_is_no_table(tmp_path: Path) -> None:
 
 
 def test_absent_tables_are_empty(tmp_path: Path) -> None:
-    """A machine without SMBIOS has no modules to tell of, which is not an error."""
+    """A machine without SMBIOS has an empty list, which is not an error."""
     assert dimms_from_smbios(Host(sysfs=tmp_path)) == ()
 
 
@@ -158,7 +158,7 @@ def test_reads_what_dmidecode_prints() -> None:
 
 
 def test_dmidecode_is_run_on_request(tmp_path: Path) -> None:
-    """A program of that name is started for real; its failure is told in its own words."""
+    """A program of that name is started for real, and its own error message is shown."""
     program = tmp_path / "dmidecode"
     (tmp_path / "text").write_text(DMIDECODE)
     program.write_text(f'#!/bin/sh\n[ "$2" = 17 ] && cat {tmp_path / "text"}\n')
@@ -193,12 +193,12 @@ def test_user_writes_count_and_capacity(text: str, capacities: list[float]) -> N
     "text", ["8", "x32", "8x", "0x32", "8x0", "8x32+", "eight", "8x32,4x16", "-1x4"]
 )
 def test_bad_setting_shows_the_form(text: str) -> None:
-    """The message repeats what was written and shows how to write it."""
+    """The message repeats the setting and shows the valid form."""
     with pytest.raises(ConfigError, match="such as 8x32, or 4x16"):
         dimms_from_setting(text)
 
 
 def test_description_counts_modules_of_a_kind() -> None:
-    """People read `4 x 16 GiB DDR4 + 2 x 32 GiB DDR4`."""
+    """The text reads `4 x 16 GiB DDR4 + 2 x 32 GiB DDR4`."""
     dimms = [Dimm(16, "DDR4")] * 4 + [Dimm(32, "DDR4")] * 2
     assert describe(dimms) == "4 x 16 GiB DDR4 + 2 x 32 GiB DDR4"

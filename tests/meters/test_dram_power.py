@@ -1,4 +1,4 @@
-"""The DRAM model gives what the thesis's section 4.2 says, and what our card says."""
+"""Promises of the DRAM model: figures of the thesis's section 4.2 and of its documentation card."""
 
 import pytest
 
@@ -23,8 +23,8 @@ def test_base_power_is_the_table_of_the_thesis(capacity_gib: float, power_w: flo
     ("capacity_gib", "power_w"),
     [(24, 4.585), (48, 5.585), (96, 7.170), (8, 3), (4, 2), (2, 1), (0.5, 1), (512, 12)],
 )
-def test_base_power_beside_the_table(capacity_gib: float, power_w: float) -> None:
-    """Our own choice for sizes that the thesis does not give, as the card states it."""
+def test_base_power_outside_the_table(capacity_gib: float, power_w: float) -> None:
+    """For sizes outside the thesis's table, the factor is that of the documentation card."""
     assert base_power_w(Dimm(capacity_gib)) == pytest.approx(power_w, abs=1e-3)
 
 
@@ -32,7 +32,7 @@ def test_base_power_beside_the_table(capacity_gib: float, power_w: float) -> Non
     "dimm", [Dimm(16, "LPDDR5"), Dimm(16, "DDR5", "SODIMM"), Dimm(16, "DDR4", "Row Of Chips")]
 )
 def test_laptop_memory_draws_a_quarter(dimm: Dimm) -> None:
-    """Our own choice for memory of laptops, as the card states it."""
+    """For laptop memory, the factor is that of the documentation card."""
     assert base_power_w(dimm) == pytest.approx(1.0)
 
 
@@ -56,22 +56,22 @@ def test_usage_tiers(used: float, factor: float) -> None:
         pytest.param("8x64", 201.6 / 13.25, 14.4, 1.06, id="AMD-2, table 3.7, node 0"),
     ],
 )
-def test_idle_power_beside_the_tables_of_the_thesis(
+def test_idle_power_against_the_tables_of_the_thesis(
     modules: str, printed_w: float, ours_w: float, ratio: float
 ) -> None:
-    """Pins the card's comparison: what ours gives, and how many times that the thesis printed."""
+    """The card's comparison: the model's values as multiples of the thesis's printed ones."""
     model_w = dram_power_w(dimms_from_setting(modules), 0.0)
     assert model_w == pytest.approx(ours_w)
     assert printed_w / model_w == pytest.approx(ratio, abs=0.01)
 
 
-def test_what_would_give_the_odd_value_of_table_3_3() -> None:
+def test_a_cause_of_the_odd_value_of_table_3_3() -> None:
     """32 slots taken for 256 GiB modules give AMD-1's 96.8 W within 1 %."""
     assert dram_power_w([Dimm(256)] * 32, 0.0) == pytest.approx(4.853 * 3600 / 180.503, rel=0.01)
 
 
-def test_laptop_beside_table_3_5() -> None:
-    """Intel-1: ours is twice what the thesis printed, within the stated error."""
+def test_laptop_against_table_3_5() -> None:
+    """Intel-1: the model gives twice the thesis's printed value, within the stated error."""
     model_w = dram_power_w([Dimm(16, "DDR5", "SODIMM")] * 2, 0.10)
     assert model_w == pytest.approx(1.2)
     printed_w = 0.031 * 3600 / 180.192

@@ -1,4 +1,4 @@
-"""Sensors that are files are found, read in SI units, and refused with a reason."""
+"""Promises of gauge files: sensors are found, read in SI units, and refused with a reason."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def test_intel_gpu_counts_the_card_once(sysfs: Sysfs) -> None:
 
 @pytest.mark.parametrize("below", ["", "/device"])
 def test_grace_parts_lie_inside_their_socket(sysfs: Sysfs, below: str) -> None:
-    """Socket, CPU and SysIO rails and module are told apart by their label, wherever they lie."""
+    """Rails of socket, CPU, SysIO and module are recognised by their label, in any place."""
     parts = (
         "Module Power Socket 0",
         "Grace Power Socket 0",
@@ -94,7 +94,9 @@ def test_grace_parts_lie_inside_their_socket(sysfs: Sysfs, below: str) -> None:
 
 
 def test_jetson_rail_is_voltage_times_current(sysfs: Sysfs) -> None:
-    """mV x mA are microwatts; rails of the module lie inside its input; unused channels are out."""
+    """mV x mA are microwatts; rails of the module lie inside its input; unused channels are left
+    out.
+    """
     sysfs.put(
         "class/hwmon/hwmon1", name="ina3221",
         in1_label="VDD_IN", in1_input=5_000, curr1_input=2_000, shunt1_resistor=2_000,
@@ -115,7 +117,7 @@ def test_jetson_rail_is_voltage_times_current(sysfs: Sysfs) -> None:
 
 
 def test_jetson_agx_rails_stand_side_by_side(sysfs: Sysfs) -> None:
-    """Without an input rail nothing contains the others, except the 5 V rail its memory."""
+    """Without an input rail no rail contains the others, except the 5 V rail its memory."""
     sysfs.put(
         "class/hwmon/hwmon1", name="ina3221",
         in1_label="VDD_GPU_SOC", in1_input=5_000, curr1_input=1_000,
@@ -165,7 +167,7 @@ def test_old_jetson_shows_milliwatts(sysfs: Sysfs) -> None:
     ],
 )
 def test_battery_shows_power_only_while_discharging(sysfs: Sysfs, files: dict[str, int]) -> None:
-    """Plugged in mid-run it becomes a gap that says so, and comes back when unplugged."""
+    """Plugged in during a run it becomes a gap with that reason, and returns when unplugged."""
     directory = sysfs.put("class/power_supply/BAT0", type="Battery", status="Discharging", **files)
     meter = sysfs.meter()
     assert readings(meter) == {"battery:BAT0": pytest.approx(12.5)}
@@ -178,7 +180,7 @@ def test_battery_shows_power_only_while_discharging(sysfs: Sysfs, files: dict[st
     assert readings(meter) == {"battery:BAT0": pytest.approx(12.5)}
 
 
-def test_battery_on_mains_is_no_missing_part(sysfs: Sysfs) -> None:
+def test_battery_on_mains_is_not_a_missing_part(sysfs: Sysfs) -> None:
     """On a plugged-in laptop the message says why there is no battery reading, and what to do."""
     sysfs.put("class/power_supply/BAT0", type="Battery", status="Full", power_now=0)
     with pytest.raises(MeterUnavailable) as caught:
@@ -198,8 +200,8 @@ def test_battery_of_a_mouse_is_not_the_machine(sysfs: Sysfs) -> None:
         sysfs.meter()
 
 
-def test_configured_gauge_is_read_beside_known_ones(sysfs: Sysfs) -> None:
-    """A user's gauge is added, and wins over a known one of the same name."""
+def test_configured_gauge_is_read_in_addition_to_known_ones(sysfs: Sysfs) -> None:
+    """A user's gauge is added, and takes precedence over a known one of the same name."""
     sysfs.put("class/hwmon/hwmon0", name="i915", energy1_input=7_000_000)
     sysfs.put("class/hwmon/hwmon1", name="fan", power1_input=2_500)
     meter = sysfs.meter(
@@ -229,7 +231,7 @@ def test_gauge_without_a_file_is_reported(sysfs: Sysfs) -> None:
 
 
 def test_unreadable_gauge_is_reported(sysfs: Sysfs) -> None:
-    """A directory in place of the file is refused with its path; nothing reads as zero."""
+    """A directory in place of the file is refused with its path, and not read as zero."""
     sysfs.put("class/hwmon/hwmon1", power1_input=2_500)
     (sysfs.root / "class/hwmon/hwmon1/power2_input").mkdir()
     meter = sysfs.meter({"name": "fan", "path": "class/hwmon/hwmon1/power*_input", "unit": "mW"})
@@ -239,7 +241,7 @@ def test_unreadable_gauge_is_reported(sysfs: Sysfs) -> None:
 
 
 def test_lost_sensor_is_a_gap(sysfs: Sysfs) -> None:
-    """A sensor that goes away mid-run is lost; the others go on."""
+    """A sensor that disappears during a run is lost, and the others are still read."""
     directory = sysfs.put("class/hwmon/hwmon1", a=1, b=2)
     meter = sysfs.meter({"name": "x", "path": "class/hwmon/hwmon1/*", "unit": "W"})
     (directory / "a").unlink()

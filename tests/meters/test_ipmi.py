@@ -44,7 +44,7 @@ def test_the_controllers_answer_is_read_through_a_real_program(tmp_path) -> None
 
 
 def test_contract(tmp_path) -> None:
-    """Promise: it keeps what every meter keeps."""
+    """Promise: it keeps the contract of every meter."""
     path = tool(tmp_path, f"cat <<'X'{ANSWER}X")
 
     def make() -> Ipmi:
@@ -55,8 +55,8 @@ def test_contract(tmp_path) -> None:
     check_meter(make)
 
 
-def test_a_failing_or_hanging_tool_is_a_gap_with_what_it_said(tmp_path) -> None:
-    """Promise: no permission and no answer are gaps, not zeros."""
+def test_a_failing_or_hanging_tool_is_a_gap_with_its_message(tmp_path) -> None:
+    """Promise: missing permission and a missing answer are gaps, not zeros."""
     refused = first_reading(
         tool(tmp_path, "echo 'Could not open device at /dev/ipmi0' >&2; exit 1")
     )
@@ -71,11 +71,11 @@ def test_a_failing_or_hanging_tool_is_a_gap_with_what_it_said(tmp_path) -> None:
     "text", ["", "rubbish", ANSWER.replace("220", "0"), ANSWER.replace("activated", "deactivated")]
 )
 def test_an_answer_without_power_is_a_gap(text) -> None:
-    """Promise: 0 W and nonsense are never passed on as power."""
+    """Promise: 0 W and invalid text are never reported as power."""
     assert isinstance(parse_power_w(text), Gap)
 
 
-def test_it_must_be_asked_for(tmp_path, monkeypatch) -> None:
+def test_it_runs_only_on_request(tmp_path, monkeypatch) -> None:
     """Promise: a controller is polled only on request; a missing tool has a remedy."""
     with pytest.raises(MeterUnavailable, match="WATTLOOP_IPMI"):
         detect(Context())

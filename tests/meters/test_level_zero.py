@@ -1,4 +1,4 @@
-"""Intel GPUs through Level Zero, against a stub of its loader; nothing here ran on such a GPU."""
+"""Promises of Intel GPUs through Level Zero, against a stub of its loader, never a real GPU."""
 
 import shutil
 import subprocess
@@ -34,7 +34,9 @@ def detect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Detect:
 
 
 def test_discrete_cards_are_read_by_their_own_domain(detect: Detect) -> None:
-    """Promise: the counter of the whole card, not of its tiles; an integrated GPU is in its CPU."""
+    """Promise: the counter is that of the whole card, not of its tiles; an integrated GPU is in
+    its CPU.
+    """
     (meter,) = detect("did")
     assert [(d.name, d.device, d.tdp_w) for d in meter.domains] == [
         ("gpu:intel0", "Intel(R) Data Center GPU Max 1550", 600.0),

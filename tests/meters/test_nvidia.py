@@ -1,4 +1,4 @@
-"""NVIDIA meters through the real nvidia-ml-py against the stub library."""
+"""Promises of NVIDIA meters, through the real nvidia-ml-py and the stub library."""
 
 import os
 import time
@@ -39,7 +39,7 @@ def detect(stub):
     def detected():
         meters = nvidia.detect(Context())
         opened.extend(meters)
-        # Every card has a counter meter of its own; the first one's is what tests look at.
+        # Every card has a counter meter of its own; tests check the first one's.
         return {meter.name: meter for meter in reversed(meters)}
 
     yield detected
@@ -49,7 +49,7 @@ def detect(stub):
 
 @pytest.mark.parametrize("name", ["nvml-power", "nvml-energy"])
 def test_both_meters_keep_the_contract(detect, name):
-    """What every meter must keep, a GPU's two keep."""
+    """Both meters of a GPU keep the contract of every meter."""
     check_meter(lambda: detect()[name])
 
 
@@ -101,7 +101,7 @@ def test_ga100_and_older_do_not_average(folder):
 
 
 def test_declared_costs_and_periods_are_the_measured_ones(detect):
-    """Windows must not read the counter at their edges: it says that it is expensive."""
+    """The counter is declared expensive, so windows do not read it at their edges."""
     meters = detect()
     energy, power = meters["nvml-energy"].domains[0], meters["nvml-power"].domains[0]
     assert (energy.name, power.name) == ("gpu:0", "gpu:0")
@@ -138,7 +138,7 @@ def test_signals_in_the_promised_units(stub, detect):
 
 
 def test_unsupported_signals_are_left_out(stub, detect):
-    """A signal the card does not have is not offered."""
+    """A signal that the card lacks is not offered."""
     stub.inject(0, "unsupported", calls=Call.UTILISATION)
     names = {signal.name for signal in detect()["nvml-power"].signals}
     assert "gpu:0/utilisation" not in names
@@ -164,7 +164,7 @@ def test_passthrough_is_measurable(stub, detect):
 
 
 def test_only_bad_cards_is_a_refusal_with_all_their_names(stub):
-    """Nothing measurable: the reasons and the missing parts, not an empty meter."""
+    """The refusal has the reasons and the missing parts, instead of an empty meter."""
     for gpu in (0, 1):
         stub.inject(gpu, "vgpu")
     with pytest.raises(MeterUnavailable, match="vGPU") as refusal:
@@ -201,7 +201,7 @@ def test_a_driver_that_does_not_start_says_why(stub, code, words):
     ],
 )
 def test_a_fault_in_mid_run_is_a_gap_with_its_reason(stub, detect, fault, words, lost):
-    """A card that goes away leaves gaps, the other goes on."""
+    """A card that disappears leaves gaps, and the other is still read."""
     meters = detect()
     stub.inject(0, fault)
     power, counter = meters["nvml-power"], meters["nvml-energy"]
@@ -226,7 +226,7 @@ def test_an_unknown_error_passes(stub, detect):
 
 
 def test_a_forked_child_opens_its_own_handles(stub, detect):
-    """The child reads through handles of its own; the parent's go on working."""
+    """The child reads through handles of its own, and the parent's still work."""
     meter = detect()["nvml-power"]
     parents = dict(meter._handles)
     read_end, write_end = os.pipe()
@@ -246,7 +246,7 @@ def test_a_forked_child_opens_its_own_handles(stub, detect):
 
 
 def test_close_does_not_wait_for_a_driver_that_hangs(stub, detect, monkeypatch):
-    """Shutting down takes as long as our patience, not as long as the driver."""
+    """Shutting down takes a limited time, whatever the driver does."""
     monkeypatch.setattr(nvidia, "SHUTDOWN_PATIENCE_S", 0.05)
     meter = detect()["nvml-power"]
     stub.state.shutdown_delay_s = 30.0
@@ -256,8 +256,8 @@ def test_close_does_not_wait_for_a_driver_that_hangs(stub, detect, monkeypatch):
     stub.state.shutdown_delay_s = 0.0
 
 
-def test_no_driver_is_said_plainly(tmp_path, monkeypatch):
-    """A machine without a GPU expects none: no part is reported missing."""
+def test_no_driver_is_not_a_missing_part(tmp_path, monkeypatch):
+    """A machine without a GPU misses no part."""
     monkeypatch.delenv("WATTLOOP_NVML_LIBRARY", raising=False)
     monkeypatch.setattr(nvidia, "LIBRARY", "libnvidia-ml-that-is-not-there.so.1")
     host = Host(sysfs=tmp_path / "sys", procfs=tmp_path / "proc")
@@ -267,7 +267,9 @@ def test_no_driver_is_said_plainly(tmp_path, monkeypatch):
 
 
 def test_a_container_without_the_library_gets_the_remedy(tmp_path, monkeypatch):
-    """The kernel has the driver, the container lacks the library: say how to mount it."""
+    """The kernel has the driver and the container lacks the library: the remedy says how to
+    mount it.
+    """
     monkeypatch.delenv("WATTLOOP_NVML_LIBRARY", raising=False)
     monkeypatch.setattr(nvidia, "LIBRARY", "libnvidia-ml-that-is-not-there.so.1")
     version = tmp_path / "proc/driver/nvidia/version"
@@ -280,7 +282,7 @@ def test_a_container_without_the_library_gets_the_remedy(tmp_path, monkeypatch):
 
 
 def _at_tick(meter):
-    """Joules of gpu:0 right after the counter moved, and the tick's time."""
+    """Return the joules of gpu:0 right after the counter moved, and the time of the update."""
     last = meter.read()[0]
     while (value := meter.read()[0]) == last:
         time.sleep(0.0005)

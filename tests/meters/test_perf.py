@@ -1,4 +1,4 @@
-"""Perf events are found in sysfs, opened for real, and refused with the remedy."""
+"""Promises of perf events: found in sysfs, opened for real, and refused with the remedy."""
 
 import errno
 import time
@@ -55,7 +55,7 @@ def sysfs(tmp_path: Path) -> Sysfs:
 
 
 def test_two_sockets_have_an_event_each(sysfs: Sysfs) -> None:
-    """CPU 18 stands for socket 1; psys is counted once; type, code and scale are the kernel's."""
+    """CPU 18 represents socket 1; psys is counted once; type, code and scale are the kernel's."""
     sysfs.source(*CODES, cpumask="0,18")
     sysfs.cpu(0, 0)
     sysfs.cpu(18, 1)
@@ -70,7 +70,7 @@ def test_two_sockets_have_an_event_each(sysfs: Sysfs) -> None:
     assert package.joules_per_count == 2**-32
 
 
-def test_psys_without_a_package_is_not_believed(sysfs: Sysfs) -> None:
+def test_psys_without_a_package_is_not_offered(sysfs: Sysfs) -> None:
     """Virtual machines may list psys alone; it never moves there, so it is not offered."""
     sysfs.source("energy-psys")
     sysfs.cpu(0, 0)
@@ -78,7 +78,7 @@ def test_psys_without_a_package_is_not_believed(sysfs: Sysfs) -> None:
 
 
 def test_names_agree_with_powercap(sysfs: Sysfs, tmp_path: Path) -> None:
-    """Cross-checking pairs domains by name: both sources must call them the same."""
+    """The cross-check pairs domains by name, so both sources must use the same names."""
     sysfs.source(*CODES)
     tree = PowercapTree(tmp_path / "sys")
     package = tree.add_package(0)
@@ -89,7 +89,7 @@ def test_names_agree_with_powercap(sysfs: Sysfs, tmp_path: Path) -> None:
     assert named == rapl.readable_names(sysfs.host)
 
 
-def test_dies_of_an_intel_package_are_apart(sysfs: Sysfs) -> None:
+def test_dies_of_an_intel_package_are_separate(sysfs: Sysfs) -> None:
     """A mask with two CPUs of one package means two dies that count separately."""
     sysfs.source("energy-pkg", cpumask="0,24")
     sysfs.cpu(0, 0, die=0)
@@ -118,7 +118,7 @@ def test_amd_package_is_counted_once(sysfs: Sysfs) -> None:
         ("cpumask", "garbage"),
     ],
 )
-def test_what_is_not_understood_is_not_guessed(sysfs: Sysfs, leaf: str, text: str) -> None:
+def test_unknown_formats_give_no_event(sysfs: Sysfs, leaf: str, text: str) -> None:
     """An unknown unit, scale or code gives no event rather than wrong joules."""
     sysfs.source("energy-pkg")
     sysfs.put(f"sys/bus/event_source/devices/power/{leaf}", text)
@@ -137,7 +137,7 @@ def test_stands_back_for_powercap_but_serves_the_cross_check(sysfs: Sysfs) -> No
 
 
 def test_reads_what_powercap_refuses(sysfs: Sysfs) -> None:
-    """A DRAM zone that powercap may not read is asked of perf; the package is not asked twice."""
+    """A DRAM zone that powercap may not read is read by perf; the package is not read twice."""
     sysfs.source("energy-pkg", "energy-ram", kind=987_654)
     tree = PowercapTree(sysfs.root / "sys")
     dram = tree.add_child(tree.add_package(0), "dram")
@@ -148,8 +148,8 @@ def test_reads_what_powercap_refuses(sysfs: Sysfs) -> None:
     assert caught.value.parts == ("dram:0",)
 
 
-def test_absent_and_empty_sources_are_told_apart(sysfs: Sysfs) -> None:
-    """A virtual machine has the source without events; other machines have none."""
+def test_absent_and_empty_sources_are_distinguished(sysfs: Sysfs) -> None:
+    """A virtual machine has the source without events; other machines have no source."""
     with pytest.raises(MeterUnavailable, match="does not exist"):
         perf.detect(sysfs.context)
     sysfs.source()
@@ -158,7 +158,7 @@ def test_absent_and_empty_sources_are_told_apart(sysfs: Sysfs) -> None:
 
 
 def test_refused_event_names_the_domain_and_the_reason(sysfs: Sysfs) -> None:
-    """An event source that this kernel does not have is refused by the real system call."""
+    """The real system call refuses an event source that this kernel lacks."""
     sysfs.source("energy-pkg", "energy-ram", kind=987_654)
     with pytest.raises(MeterUnavailable) as caught:
         perf.detect(sysfs.context)
@@ -167,7 +167,7 @@ def test_refused_event_names_the_domain_and_the_reason(sysfs: Sysfs) -> None:
 
 
 def test_permission_refusal_gives_the_sysctl(sysfs: Sysfs) -> None:
-    """EACCES comes with the command that lifts it; other errors do not pretend to have one."""
+    """EACCES comes with the command that lifts it; other errors have no such remedy."""
     event = perf.PowerEvent("cpu:0/package", "energy-pkg", 9, 2, 0, 1.0)
     denied = perf._refusal(event, PermissionError(errno.EACCES, "Permission denied"))
     assert "sudo sysctl kernel.perf_event_paranoid=0" in denied.remedy
@@ -197,7 +197,7 @@ def test_reads_a_real_kernel_counter(sysfs: Sysfs) -> None:
     assert isinstance(meter.read()[0], Gap)
 
 
-def test_a_mask_of_impossible_cpus_is_no_mask(sysfs: Sysfs) -> None:
+def test_a_mask_of_impossible_cpus_is_ignored(sysfs: Sysfs) -> None:
     """Garbage in `cpumask` gives no event, and does not fill the memory with numbers."""
     sysfs.source("energy-pkg", cpumask="0-99999999999")
     assert perf.find_events(sysfs.host) == []

@@ -1,4 +1,4 @@
-"""The perf system call layer, proven on a software event that any kernel counts."""
+"""Promises of the perf system call layer, on a software event that any kernel counts."""
 
 import errno
 import mmap
@@ -33,7 +33,7 @@ def open_or_skip(config: int, **where: int) -> PerfCounter:
 
 
 def test_counts_the_cpu_time_of_this_process() -> None:
-    """PERF_COUNT_SW_CPU_CLOCK is nanoseconds: the struct's fields are where the kernel looks."""
+    """PERF_COUNT_SW_CPU_CLOCK is in nanoseconds, which shows that the struct's layout is right."""
     counter = open_or_skip(CPU_CLOCK, cpu=-1, pid=0)
     before, cpu_before_ns = counter.read(), time.thread_time_ns()
     while time.thread_time_ns() - cpu_before_ns < 20_000_000:
@@ -45,7 +45,7 @@ def test_counts_the_cpu_time_of_this_process() -> None:
 
 
 def test_config_selects_the_event() -> None:
-    """Page faults are counted one by one, so `config` is passed at its right place."""
+    """Page faults are counted one by one, which shows that `config` is at its place."""
     counter = open_or_skip(PAGE_FAULTS, cpu=-1, pid=0)
     before = counter.read()
     faults = 0
@@ -71,7 +71,7 @@ def test_counts_a_whole_cpu_where_permitted() -> None:
 
 
 def test_unknown_event_source_is_an_error() -> None:
-    """The kernel's refusal arrives as an OSError with its number, not as descriptor -1."""
+    """The kernel's refusal is an OSError with its number, not descriptor -1."""
     with pytest.raises(OSError) as caught:
         PerfCounter(987_654, 0, cpu=0)
     assert caught.value.errno in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EINVAL)
@@ -104,10 +104,8 @@ def test_a_program_is_counted_over_all_its_threads() -> None:
     counters.close()
 
 
-def test_what_cannot_be_counted_has_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Promise: a refusal names the remedy, a missing event says so, the rest is counted."""
+def test_an_uncounted_event_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise: a refusal names the remedy, a missing event says so, and the rest is counted."""
 
     def opened(kind: int, config: int, cpu: int, pid: int = -1, flags: int = 0) -> StubCounter:
         if (kind, config) == CYCLES:
@@ -125,7 +123,7 @@ def test_what_cannot_be_counted_has_a_reason(
 
 
 class StubCounter:
-    """A counter that stands still."""
+    """A counter that does not move."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -1,4 +1,4 @@
-"""RAPL finds every zone once, reads it right, and says what it cannot read."""
+"""Promises of RAPL: every zone is found once and read right, and unreadable ones are named."""
 
 import json
 import os
@@ -90,8 +90,8 @@ def test_dies_that_mirror_one_counter_are_read_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("energy_uj", [0, 4_000_000])
-def test_equal_counters_that_stand_still_are_no_mirrors(tmp_path: Path, energy_uj: int) -> None:
-    """Two zeros after a boot prove nothing, nor do two equal numbers that part when they move."""
+def test_equal_counters_that_do_not_move_are_not_mirrors(tmp_path: Path, energy_uj: int) -> None:
+    """Equal values prove nothing: two zeros after a boot, or two numbers that differ later."""
     tree = PowercapTree(tmp_path)
     first, second = (tree.add_package(0, die=die, energy_uj=energy_uj) for die in (0, 1))
     assert len(by_name(open_meter(tmp_path))) == 2
@@ -100,7 +100,7 @@ def test_equal_counters_that_stand_still_are_no_mirrors(tmp_path: Path, energy_u
 
 
 def _mirror(zone: TreeZone, original: TreeZone) -> None:
-    """Let a zone show another's counter."""
+    """Let a zone show another zone's counter."""
     zone.energy_file.unlink()
     zone.energy_file.symlink_to(original.energy_file)
 
@@ -126,8 +126,8 @@ def test_mmio_duplicate_is_not_counted_twice(tmp_path: Path) -> None:
     assert meter.domains[0].source == "powercap intel-rapl:0"
 
 
-def test_mmio_stands_in_for_an_unreadable_zone(tmp_path: Path) -> None:
-    """The second source of the same joules is used where the first cannot be read."""
+def test_mmio_replaces_an_unreadable_zone(tmp_path: Path) -> None:
+    """The second source of the same joules is used where the first is unreadable."""
     tree = PowercapTree(tmp_path)
     _spoil(tree.add_package(0))
     tree.add_package(0, energy_uj=7_000_000, control="intel-rapl-mmio")
@@ -146,8 +146,8 @@ def test_amd_offers_package_and_core_through_the_same_tree(tmp_path: Path) -> No
     assert domains["cpu:0/package"].wrap_j == pytest.approx(65_532.610987)
 
 
-def test_zones_of_other_control_types_are_no_energy_zones(tmp_path: Path) -> None:
-    """A dtpm zone limits power and counts nothing: neither read nor called missing."""
+def test_zones_of_other_control_types_are_ignored(tmp_path: Path) -> None:
+    """A dtpm zone limits power and counts no energy: it is neither read nor reported missing."""
     PowercapTree(tmp_path).add_package(0)
     other = tmp_path / "class" / "powercap" / "dtpm:0"
     other.mkdir()
@@ -185,14 +185,14 @@ def test_limit_that_is_not_enabled_is_not_enforced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("maximum_w", [0, None])
 def test_unknown_maximum_power_gives_no_tdp(tmp_path: Path, maximum_w: float | None) -> None:
-    """Boards write 0 or 4095 W for "unknown": nothing is made up from them."""
+    """Boards write 0 or 4095 W for "unknown", which gives no TDP."""
     PowercapTree(tmp_path).add_package(0, max_power_w=maximum_w, limit_w=4095)
     assert open_meter(tmp_path).domains[0].tdp_w is None
 
 
 @pytest.mark.parametrize("fault", ["directory", "removed", "no name"])
 def test_half_unreadable_tree_names_what_it_refuses(tmp_path: Path, fault: str) -> None:
-    """Readable zones are read; each of the others is reported, never left out silently."""
+    """Readable zones are read, and each of the others is reported."""
     tree = PowercapTree(tmp_path)
     package = tree.add_package(0, energy_uj=1_000_000)
     dram = tree.add_child(package, "dram")
@@ -208,7 +208,9 @@ def test_half_unreadable_tree_names_what_it_refuses(tmp_path: Path, fault: str) 
 
 
 def test_permission_denied_gives_the_remedy(tmp_path: Path) -> None:
-    """As an ordinary user with half of the files closed: one read, one refused with its chmod."""
+    """As an ordinary user with half of the files closed: one is read, one refused with its
+    chmod.
+    """
     tree = PowercapTree(tmp_path)
     package = tree.add_package(0, energy_uj=1_000_000)
     dram = tree.add_child(package, "dram")
@@ -222,7 +224,7 @@ def test_permission_denied_gives_the_remedy(tmp_path: Path) -> None:
 
 
 def test_closed_directory_is_refused_not_a_crash(tmp_path: Path) -> None:
-    """A zone whose directory may not be entered is still reported."""
+    """A zone with a closed directory is still reported."""
     tree = PowercapTree(tmp_path, Layout.FLAT)
     package = tree.add_package(0, energy_uj=1_000_000)
     tree.add_child(package, "dram").directory.chmod(0o700)
@@ -232,7 +234,7 @@ def test_closed_directory_is_refused_not_a_crash(tmp_path: Path) -> None:
 
 
 def test_nothing_readable_is_unavailable_with_remedy(tmp_path: Path) -> None:
-    """With every file closed detection refuses, names the parts and the command."""
+    """With every file closed detection fails, and names the parts and the command."""
     tree = PowercapTree(tmp_path)
     tree.add_child(tree.add_package(0), "dram").energy_file.chmod(0o400)
     (tmp_path / "class/powercap/intel-rapl:0/energy_uj").chmod(0o400)
@@ -243,7 +245,7 @@ def test_nothing_readable_is_unavailable_with_remedy(tmp_path: Path) -> None:
 
 
 def test_permission_withdrawn_mid_run(tmp_path: Path) -> None:
-    """An open file goes on being read; once reopened it is lost with a reason, not zero."""
+    """An open file is still read; reopened, it is lost with a reason, not zero."""
     zone = PowercapTree(tmp_path).add_package(0, energy_uj=1_000_000)
     program = """
 meter = open_meter()
@@ -274,8 +276,8 @@ def test_empty_tree_is_unavailable_and_says_why(tmp_path: Path) -> None:
         rapl.detect(Context(host=Host(sysfs=tmp_path)))
 
 
-def test_file_that_holds_no_number_yet_is_kept(tmp_path: Path) -> None:
-    """A file caught while being rewritten is a gap now and a reading later."""
+def test_file_without_a_number_is_read_again(tmp_path: Path) -> None:
+    """A file that is read during a rewrite is a gap now and a reading later."""
     zone = PowercapTree(tmp_path).add_package(0)
     zone.energy_file.write_text("")
     meter = open_meter(tmp_path)
@@ -287,7 +289,7 @@ def test_file_that_holds_no_number_yet_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("writing", list(Writing))
 def test_running_counter_is_followed(tmp_path: Path, writing: Writing) -> None:
-    """However the file is rewritten, readings rise with the truth and never show a wrong value."""
+    """However the file is rewritten, readings follow the truth and never show a wrong value."""
     zone = PowercapTree(tmp_path).add_package(0)
     meter = open_meter(tmp_path)
     with Driver({zone: SquareWave(50, 250, 0.02)}, writing=writing) as driver:
@@ -348,7 +350,7 @@ def pipe_in():
 
 
 def _ordinary_user(root: Path, program: str) -> subprocess.Popen[str]:
-    _open_the_way(root)
+    _open_parent_folders(root)
     source = str(Path(rapl.__file__).parents[3])
     return subprocess.Popen(
         [sys.executable, "-c", PRELUDE + program, str(root)],
@@ -368,8 +370,8 @@ def _as_ordinary_user(root: Path, program: str) -> dict[str, object]:
     return answer
 
 
-def _open_the_way(root: Path) -> None:
-    """pytest closes its temporary folders to others."""
+def _open_parent_folders(root: Path) -> None:
+    """Open pytest's temporary folders to other users."""
     if os.getuid() != 0:
         return
     temporary = Path(os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir())
@@ -378,7 +380,7 @@ def _open_the_way(root: Path) -> None:
             folder.chmod(folder.stat().st_mode | 0o055)
 
 
-def test_garbage_beside_the_counter_does_not_hide_it(tmp_path: Path) -> None:
+def test_garbage_next_to_the_counter_does_not_hide_it(tmp_path: Path) -> None:
     """An unreadable range or limit means "unknown"; the zone is still read."""
     tree = PowercapTree(tmp_path)
     zone = tree.add_package(0, energy_uj=5_000_000, max_power_w=200)

@@ -53,7 +53,7 @@ class Controller:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        # A client that gave up waiting is part of the test, not an error to print.
+        # A client that stopped waiting is part of the test, not an error to print.
         self.server.handle_error = lambda *_: None
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         self.thread.start()
@@ -86,7 +86,7 @@ def test_power_of_an_older_controller(controller) -> None:
 
 
 def test_contract(controller) -> None:
-    """Promise: it keeps what every meter keeps."""
+    """Promise: it keeps the contract of every meter."""
 
     def make() -> Redfish:
         meter = Redfish(f"http://admin:{SECRET}@{controller.address}", RealClock())
@@ -97,7 +97,7 @@ def test_contract(controller) -> None:
 
 
 def test_power_of_a_newer_controller(controller) -> None:
-    """Promise: EnvironmentMetrics is used where there is one."""
+    """Promise: EnvironmentMetrics is used where it exists."""
     controller.resources["/redfish/v1/Chassis/1"] = {
         "EnvironmentMetrics": {"@odata.id": "/redfish/v1/Chassis/1/EnvironmentMetrics"}
     }
@@ -108,7 +108,7 @@ def test_power_of_a_newer_controller(controller) -> None:
 
 
 def test_a_refusal_is_a_gap_that_does_not_show_the_password(controller) -> None:
-    """Promise: HTTP 401 says what to check and leaks nothing."""
+    """Promise: HTTP 401 says what to check and shows no password."""
     gap = reading(controller, password="wrong-secret")
     assert isinstance(gap, Gap)
     assert "401" in gap.reason
@@ -120,7 +120,7 @@ def test_a_refusal_is_a_gap_that_does_not_show_the_password(controller) -> None:
     [b"<html>", b"[]", {"PowerControl": []}, {"PowerControl": [{"PowerConsumedWatts": None}]}],
 )
 def test_malformed_answers_are_gaps(controller, body) -> None:
-    """Promise: a controller that talks nonsense yields no number."""
+    """Promise: a controller with invalid answers yields no number."""
     controller.resources["/redfish/v1/Chassis/1/Power"] = body
     assert isinstance(reading(controller), Gap)
 
@@ -134,7 +134,7 @@ def test_a_slow_controller_is_a_gap(controller) -> None:
 
 
 def test_a_controller_that_vanishes_turns_readings_into_gaps(controller) -> None:
-    """Promise: the last value is not repeated for ever."""
+    """Promise: the last value is not repeated."""
     meter = Redfish(
         f"http://admin:{SECRET}@{controller.address}", RealClock(), period_s=0.02, timeout_s=0.5
     )
@@ -154,7 +154,7 @@ def test_a_controller_that_vanishes_turns_readings_into_gaps(controller) -> None
 
 
 def test_credentials_come_from_the_environment_and_never_show() -> None:
-    """Promise: no source, repr or message holds a password."""
+    """Promise: no source, repr or message contains a password."""
     env = {"WATTLOOP_REDFISH_USER": "u", "WATTLOOP_REDFISH_PASSWORD": SECRET}
     endpoint = Endpoint.parse("https://bmc.example:8443/?verify=no", env)
     assert endpoint.origin == "https://bmc.example:8443"

@@ -1,4 +1,6 @@
-"""Promises of `registry`: every meter is tried, refusals keep their reasons, others may join."""
+"""Promises of `registry`: every meter is tried, refusals keep their reasons, and plugins may
+join.
+"""
 
 import sys
 from pathlib import Path
@@ -42,7 +44,7 @@ def context(tmp_path: Path, **settings: object) -> Context:
 
 
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry_points: str) -> None:
-    """A third-party distribution on the path, as pip would leave it."""
+    """Install a third-party distribution on the path, as pip does."""
     site = tmp_path / "site"
     info = site / "wallmeter-1.0.dist-info"
     info.mkdir(parents=True)
@@ -56,7 +58,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry_points: str
 def test_third_party_meter_joins_through_its_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Installing a package with the entry point is all it takes."""
+    """Installing a package with the entry point is enough."""
     installed(tmp_path, monkeypatch, "[wattloop.meters]\nwall = wallmeter:detect\n")
     inventory = detect(context(tmp_path, meters="wall"))
     assert [m.name for m in inventory.meters] == ["wall"]
@@ -64,10 +66,10 @@ def test_third_party_meter_joins_through_its_entry_point(
     assert "wall" in meter_names()
 
 
-def test_entry_points_of_other_groups_are_not_ours(
+def test_entry_points_of_other_groups_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only our group is read, wherever it stands in the file."""
+    """Only Wattloop's group is read, at any place in the file."""
     text = "[console_scripts]\nwall = x:y\n[wattloop.meters]\nplug=wallmeter:detect\n[z]\nq = r:s\n"
     installed(tmp_path, monkeypatch, text)
     names = meter_names()
@@ -76,10 +78,10 @@ def test_entry_points_of_other_groups_are_not_ours(
     assert "q" not in names
 
 
-def test_broken_plugin_is_refused_with_its_reason_and_stops_nobody(
+def test_broken_plugin_is_refused_with_its_reason_and_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A meter that raises, or whose module is missing, is a refusal; the others are used."""
+    """A meter that raises, or whose module is missing, is a refusal, and the others are used."""
     text = "[wattloop.meters]\nbad = wallmeter:broken\ngone = nowhere_at_all:detect\n"
     installed(tmp_path, monkeypatch, text)
     PowercapTree(tmp_path / "sys").add_package(0)
@@ -95,7 +97,7 @@ def test_broken_plugin_is_refused_with_its_reason_and_stops_nobody(
 def test_own_meter_cannot_be_replaced_by_a_plugin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A package that calls its meter `rapl` does not get ours out of the way."""
+    """A package that calls its meter `rapl` does not replace the built-in one."""
     installed(tmp_path, monkeypatch, "[wattloop.meters]\nrapl = wallmeter:detect\n")
     PowercapTree(tmp_path / "sys").add_package(0)
     inventory = detect(context(tmp_path, meters="rapl"))
@@ -104,13 +106,13 @@ def test_own_meter_cannot_be_replaced_by_a_plugin(
 
 
 def test_unknown_meter_is_an_error_that_lists_the_known(tmp_path: Path) -> None:
-    """A typing error is not silence."""
+    """A typing error is reported."""
     with pytest.raises(ConfigError, match=r"unknown meter rapI; known are .*rapl"):
         detect(context(tmp_path, meters="rapI"))
 
 
 def test_refused_meter_tells_which_parts_are_missing_and_what_to_do(tmp_path: Path) -> None:
-    """A machine without powercap misses its CPU, with a remedy, instead of counting 0 J."""
+    """A machine without powercap misses its CPU, with a remedy, instead of reporting 0 J."""
     inventory = detect(context(tmp_path, meters="rapl"))
     (missing,) = inventory.missing()
     assert missing.name == "cpu"
@@ -140,7 +142,7 @@ def test_part_refused_by_a_working_meter_is_missing() -> None:
 
 
 def test_every_listed_meter_has_a_module_with_detect(tmp_path: Path) -> None:
-    """The list and the files agree: no meter of ours fails to start."""
+    """The list and the modules agree: every built-in meter can be loaded."""
     inventory = detect(context(tmp_path))
     faults = [str(r) for r in inventory.refusals if "failed to start" in r.reason]
     assert faults == []
@@ -149,7 +151,7 @@ def test_every_listed_meter_has_a_module_with_detect(tmp_path: Path) -> None:
 
 
 def test_every_meter_has_a_card_of_its_name() -> None:
-    """`docs/meters/NAME.md` for each listed meter and the virtual GPU, and no card without one."""
+    """`docs/meters/NAME.md` exists for each listed meter and the virtual GPU, and no other."""
     cards = Path(__file__).parents[2] / "docs/meters"
     names = {card.stem for card in cards.glob("*.md")} - {"README", "other-accelerators"}
     assert names == {*METERS, "virtual"}

@@ -30,7 +30,7 @@ def play(path: Path, text: str):
 
 
 def test_values_hold_until_the_next_and_the_end_is_a_gap(tmp_path) -> None:
-    """Promise: a recording plays once, in its own time, from the first read."""
+    """Promise: a recording plays once, at its own speed, from the first read."""
     meter, clock = play(tmp_path / "r.csv", CSV)
     clock.advance(100)
     assert meter.read() == [10.0, 100.0]
@@ -48,13 +48,13 @@ def test_values_hold_until_the_next_and_the_end_is_a_gap(tmp_path) -> None:
 
 
 def test_json_lines_play_the_same(tmp_path) -> None:
-    """Promise: both forms of the format mean the same."""
+    """Promise: both forms of the format have the same meaning."""
     row = {"time_s": 1, "domain": "node", "kind": "gauge", "value": 5}
     meter, _ = play(tmp_path / "r.jsonl", json.dumps(row) + "\n")
     assert meter.read() == [5.0]
 
 
-def test_what_record_writes_is_played_back_exactly(tmp_path) -> None:
+def test_a_recording_plays_back_exactly(tmp_path) -> None:
     """Promise: a recording of a meter replays to the same readings, gaps included."""
     meter, clock = play(tmp_path / "a.csv", CSV)
     file = io.StringIO()
@@ -88,18 +88,18 @@ def test_what_record_writes_is_played_back_exactly(tmp_path) -> None:
     ],
 )
 def test_bad_files_are_refused_with_the_line(tmp_path, text, message) -> None:
-    """Promise: a broken recording names its line instead of playing nonsense."""
+    """Promise: the error for a broken recording names the line."""
     with pytest.raises(ConfigError, match=message):
         play(tmp_path / "r.csv", text)
 
 
 def test_contract(tmp_path) -> None:
-    """Promise: a recording keeps what every meter keeps."""
+    """Promise: a recording keeps the contract of every meter."""
     check_meter(lambda: play(tmp_path / "r.csv", CSV)[0])
 
 
 def test_a_missing_file_is_named(tmp_path) -> None:
-    """Promise: a wrong path is a clear message."""
+    """Promise: the error names the wrong path."""
     settings = Settings(replay_file=str(tmp_path / "no.csv"))
     with pytest.raises(ConfigError, match=r"no\.csv: No such file"):
         detect(Context(settings=settings))

@@ -1,4 +1,6 @@
-"""Only the GPUs that the environment gives to a program are counted, and the others are named."""
+"""Promises of visible GPUs: a run counts the GPUs that its environment shows, and names the
+others.
+"""
 
 import json
 import os
@@ -50,7 +52,7 @@ def cards(folder: Path) -> Iterator[StubNvml]:
 
 
 def counted(host: Host | None = None, **settings: object) -> tuple[list[str], str]:
-    """Names of the GPUs in a run, and the text that names the others."""
+    """Return the names of the GPUs in a run, and the text that names the others."""
     given = {"meters": ("nvidia", "amd-gpu"), "sampler": "thread", **settings}
     context = Context(host or Host(), Settings(**given))  # type: ignore[arg-type]
     run = Session.open(context=context, keep=False).close()
@@ -68,7 +70,7 @@ def counted(host: Host | None = None, **settings: object) -> tuple[list[str], st
         ({"CUDA_VISIBLE_DEVICES": "2,9,0"}, [2]),
         ({"CUDA_VISIBLE_DEVICES": UUID.format(2)}, [2]),
         ({"CUDA_VISIBLE_DEVICES": f"{UUID.format(2)},{UUID.format(1)}"}, [1, 2]),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-0000"}, []),  # the beginning of several
+        ({"CUDA_VISIBLE_DEVICES": "GPU-0000"}, []),  # a prefix of several
         ({"CUDA_VISIBLE_DEVICES": f"MIG-{UUID.format(3)}/7/0"}, [3]),
         ({"CUDA_VISIBLE_DEVICES": "MIG-11111111-0000-0000-0000-000000000000"}, [0, 1, 2, 3]),
         ({"SLURM_JOB_GPUS": "1-2"}, [1, 2]),
@@ -92,7 +94,7 @@ def counted(host: Host | None = None, **settings: object) -> tuple[list[str], st
         ({"NVIDIA_VISIBLE_DEVICES": "4,5,6,7"}, [0, 1, 2, 3]),  # numbers of the host
         ({"NVIDIA_VISIBLE_DEVICES": UUID.format(1)}, [1]),
         ({"NVIDIA_VISIBLE_DEVICES": "1:0"}, [1]),
-        ({"ROCR_VISIBLE_DEVICES": "0"}, [0, 1, 2, 3]),  # says nothing of these cards
+        ({"ROCR_VISIBLE_DEVICES": "0"}, [0, 1, 2, 3]),  # does not concern these cards
     ],
 )
 def test_the_visible_gpus_are_counted_and_the_others_named(

@@ -1,7 +1,7 @@
-"""The meter of Windows' energy interface against a stub of setupapi and kernel32.
+"""Promises of the meter of Windows' energy interface, against a stub of setupapi and kernel32.
 
-Answers are laid out as `emi.h` says, with the channel names that Windows 11 gives Intel and AMD
-processors; nothing here ran on Windows.
+Answers are laid out as in `emi.h`, with the channel names that Windows 11 gives Intel and AMD
+processors; no test has run on Windows.
 """
 
 import ctypes
@@ -124,7 +124,7 @@ def test_it_meets_the_contract(machine: Path) -> None:
     ],
 )
 def test_answers_that_are_torn_or_absurd_are_refused(answers: dict[str, bytes]) -> None:
-    """Promise: a driver that lies costs its own device, and never memory or a crash."""
+    """Promise: an invalid answer of a driver affects its own device only, never memory."""
 
     def control(code: int, room: int) -> bytes:
         answer = answers.get(f"{code & 0xFFFF:04x}")

@@ -29,7 +29,7 @@ SETTINGS = (
 
 @pytest.fixture
 def library(tmp_path: Path) -> str:
-    """A simulated instrument of this test's own."""
+    """Make a simulated instrument for one test."""
     path = tmp_path / "wt310e.yaml"
     shutil.copy(Path(__file__).with_name("wt310e.yaml"), path)
     return f"{path}@sim"
@@ -37,7 +37,7 @@ def library(tmp_path: Path) -> str:
 
 @pytest.fixture
 def panel(library: str) -> Iterator[object]:
-    """Another connection to the same instrument, as its user's hand."""
+    """Open another connection to the same instrument, as its user would."""
     session = pyvisa.ResourceManager(library).open_resource(
         RESOURCE, read_termination="\n", write_termination="\n"
     )
@@ -53,12 +53,12 @@ def open_meters(library: str):
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_contract(library, index) -> None:
-    """Promise: both meters keep what every meter keeps."""
+    """Promise: both meters keep the contract of every meter."""
     check_meter(lambda: open_meters(library)[index])
 
 
 def test_watt_hours_are_the_counter_and_power_the_gauge(library, panel) -> None:
-    """Promise: the instrument's own integration is read in joules, its power in watts."""
+    """Promise: the instrument's own integration is the counter, and its power the gauge."""
     energy, power = open_meters(library)
     assert energy.read() == [pytest.approx(1.5e-3 * 3_600)]
     assert power.read() == [pytest.approx(52.3)]
@@ -67,7 +67,7 @@ def test_watt_hours_are_the_counter_and_power_the_gauge(library, panel) -> None:
 
 
 def test_the_instrument_is_left_as_it_was_found_by_the_last_to_close(library, panel) -> None:
-    """Promise: every setting we change is put back, once neither meter needs it."""
+    """Promise: every changed setting is restored, once neither meter needs it."""
     before = [panel.query(q) for q in SETTINGS]
     energy, power = open_meters(library)
     during = [panel.query(q) for q in SETTINGS]
@@ -78,7 +78,7 @@ def test_the_instrument_is_left_as_it_was_found_by_the_last_to_close(library, pa
 
 
 class Log:
-    """Writes of a Setup against a table of answers."""
+    """A log of a Setup's writes, against a table of answers."""
 
     def __init__(self, state: str) -> None:
         self.answers = {":INTEGRATE:STATE?": state}
@@ -101,7 +101,7 @@ def test_a_running_integration_is_only_read(state) -> None:
 
 @pytest.mark.parametrize("state", ["STOP", "TIM", "ERR"])
 def test_a_finished_integration_is_left_on_the_display(state) -> None:
-    """Promise: a result the user has not noted down yet survives us."""
+    """Promise: a finished result of the user stays on the display."""
     log = Log(state)
     setup = Setup(log.query, log.writes.append)
     setup.prepare()
@@ -110,8 +110,10 @@ def test_a_finished_integration_is_left_on_the_display(state) -> None:
     assert setup.integration_gap is not None
 
 
-def test_our_own_integration_is_stopped_and_reset(library) -> None:
-    """Promise: what we start we end, before mode and timer go back."""
+def test_the_meters_own_integration_is_stopped_and_reset(library) -> None:
+    """Promise: an integration that the meter starts is stopped before mode and timer are
+    restored.
+    """
     log = Log("RES")
     setup = Setup(log.query, log.writes.append)
     setup.prepare()
@@ -129,7 +131,7 @@ def test_our_own_integration_is_stopped_and_reset(library) -> None:
 
 
 @pytest.mark.parametrize("text", ["NAN", "INF", "9.91E+37", "9.9E+37", "rubbish"])
-def test_what_the_instrument_does_not_know_is_a_gap(text) -> None:
+def test_an_unknown_value_of_the_instrument_is_a_gap(text) -> None:
     """Promise: NAN, INF and their IEEE 488.2 numbers never become watts."""
     power, energy = parse_values(f"{text},1.0E+00")
     assert isinstance(power, Gap)
@@ -137,7 +139,7 @@ def test_what_the_instrument_does_not_know_is_a_gap(text) -> None:
     assert isinstance(parse_values(text)[1], Gap)
 
 
-def test_an_instrument_that_is_not_there_is_a_gap(library) -> None:
+def test_a_missing_instrument_is_a_gap(library) -> None:
     """Promise: a wrong address is a gap with its reason, not a traceback."""
     meters = open_instrument(f"TCPIP::192.0.2.99::INSTR@{library}", RealClock())
     assert meters[0].wait(120)
@@ -149,7 +151,9 @@ def test_an_instrument_that_is_not_there_is_a_gap(library) -> None:
 
 
 def test_addresses_and_their_libraries() -> None:
-    """Promise: pyvisa-py unless the address names another library; nonsense is refused."""
+    """Promise: pyvisa-py is used unless the address names another library; invalid names are
+    refused.
+    """
     assert split_address(RESOURCE) == (RESOURCE, "@py")
     assert split_address(f"{RESOURCE}@ivi") == (RESOURCE, "@ivi")
     assert split_address(f"{RESOURCE}@/a/b.yaml@sim") == (RESOURCE, "/a/b.yaml@sim")

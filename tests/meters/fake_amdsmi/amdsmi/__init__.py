@@ -1,4 +1,4 @@
-"""Stands in for ROCm's amdsmi 7.0: same names, signatures, units, errors and type checks."""
+"""Stand-in for ROCm's amdsmi 7.0: same names, signatures, units, errors and type checks."""
 
 import time
 from enum import IntEnum
@@ -54,7 +54,7 @@ class Handle:
 
 
 class World:
-    """What the cards do; tests change it."""
+    """State of the cards; tests change it."""
 
     def __init__(self):
         self.addresses = ["0000:c1:00.0", "0000:c6:00.0"]
