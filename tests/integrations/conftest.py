@@ -17,7 +17,7 @@ INTERVAL_S = 0.05
 
 @dataclass
 class Machine:
-    """Where runs are kept, and what the package and DRAM draw."""
+    """The folder of the runs, and the power of package and DRAM."""
 
     sysfs: Path
     store: Path

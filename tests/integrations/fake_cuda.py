@@ -1,4 +1,4 @@
-"""A GPU's queue and clock, as far as events can tell: for machines without one.
+"""Stand-in for a GPU's queue and clock, as far as events show them, for machines without a GPU.
 
 Kernels run one after another on the device; events complete when the device gets to them; the
 device's clock has an offset and drifts against the host's; every call costs host time; elapsed
@@ -22,7 +22,7 @@ class FakeGpu:
         self.calls = 0
         self.pinned_writes: list[tuple[float, Any, float]] = []
 
-    # -- what the training does --------------------------------------------------------------
+    # -- training ------------------------------------------------------------------------------
 
     def now_s(self) -> float:
         return self.now
@@ -41,7 +41,7 @@ class FakeGpu:
     def device_clock(self, host_s: float) -> float:
         return (host_s - self.offset_s) * (1 - self.drift)
 
-    # -- what torch offers -------------------------------------------------------------------
+    # -- interface of torch ------------------------------------------------------------------
 
     @property
     def torch(self) -> Any:
@@ -96,7 +96,7 @@ class FakeEvent:
 
 
 class FakeSlot:
-    """Page-locked memory: holds the value only once the device has got to the copy."""
+    """Page-locked memory: it has the value only once the device has reached the copy."""
 
     def __init__(self, gpu: FakeGpu) -> None:
         self.gpu = gpu

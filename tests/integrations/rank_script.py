@@ -1,4 +1,4 @@
-"""What a rank of a measured job runs; started by torchrun or mpirun in the tests."""
+"""Program of one rank of a measured job; torchrun or mpirun starts it in the tests."""
 
 import json
 import sys

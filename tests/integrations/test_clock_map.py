@@ -4,7 +4,7 @@ from wattloop.integrations.step_timeline import ClockMap
 
 
 def test_true_time_lies_within_the_stated_half_width_under_drift() -> None:
-    """Promise: whatever the bounds, the true host time is inside what is stated."""
+    """Promise: under any bounds, the true host time lies within the stated interval."""
     chance = random.Random(1)
     clocks = ClockMap()
     rate = 30e-6
@@ -22,7 +22,7 @@ def test_true_time_lies_within_the_stated_half_width_under_drift() -> None:
 
 
 def test_loose_bounds_alone_keep_the_error_below_them() -> None:
-    """Promise: a loop that is never idle still has its clocks tied by the tightest bounds."""
+    """Promise: a loop that is never idle still maps its clocks by the tightest bounds."""
     clocks = ClockMap()
     clocks.observe(0.0, 10.0, 10.00001)
     worst_s = 0.0
@@ -35,8 +35,10 @@ def test_loose_bounds_alone_keep_the_error_below_them() -> None:
     assert worst_s < 0.03
 
 
-def test_contradiction_starts_anew() -> None:
-    """Promise: after a suspend the old tie is dropped instead of bending every later edge."""
+def test_contradiction_restarts_the_mapping() -> None:
+    """Promise: after a suspend the old mapping is dropped, so that it does not shift later
+    edges.
+    """
     clocks = ClockMap()
     clocks.observe(0.0, 10.0, 10.00001)
     time_s, half_s = clocks.observe(1.0, 31.0, 31.001)

@@ -25,10 +25,10 @@ def test_every_snippet_is_known() -> None:
     assert [title for title, _ in SNIPPETS] == list(NEEDS)
 
 
-@pytest.mark.filterwarnings("ignore")  # the frameworks' own, about themselves
+@pytest.mark.filterwarnings("ignore")  # messages of the frameworks about themselves
 @pytest.mark.parametrize(("title", "code"), SNIPPETS, ids=list(NEEDS))
 def test_a_snippet_runs(title: str, code: str, machine: Machine) -> None:
-    """Promise: what the page shows works as it stands, and leaves a finished run behind."""
+    """Promise: each snippet of the page runs unchanged, and leaves a finished run behind."""
     for package in NEEDS[title]:
         pytest.importorskip(package, reason=f"{package} is not installed")
     exec(compile(code, f"{PAGE.name}: {title}", "exec"), {"__name__": "__main__"})

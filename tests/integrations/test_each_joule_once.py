@@ -1,4 +1,4 @@
-"""Real programs of several processes: the total of the store is what the machine used."""
+"""Promises of programs with several processes: the store's total is what the machine used."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ class Node:
     environment: dict[str, str]
 
     def start(self, program: str, *words: str, name: str = "program.py") -> subprocess.Popen[str]:
-        """A Python program of this machine."""
+        """Start a Python program of this machine."""
         path = self.folder / name
         path.write_text(textwrap.dedent(program))
         return self.launch(sys.executable, str(path), *words)
@@ -76,10 +76,10 @@ class Node:
         # Of ranks that start together one becomes the leader: it counts from its own start, not
         # from that of a rank that was a moment earlier.
         late_s = min(r.started_s for r in records if r.counted) - records[0].started_s
-        assert late_s < 60.0  # a start of theirs on a busy machine
+        assert late_s < 60.0  # their start on a busy machine
         late_j = energy_j(records[0].started_s + late_s) - energy_j(records[0].started_s)
         if not one_job:
-            # between two readings the power changes once at most: that is how far it may be off
+            # between two readings the power changes once at most, which bounds the error
             holes_s = [max(0.0, self._longest_hole_s(record) - 0.15) for record in records]
             late_j += (HIGH_W - LOW_W) / 4 * sum(holes_s)
         sys.stdout.write(f"total {total_j:.2f} J, truth {true_j:.2f} J, {late_j:.2f} J late\n")
@@ -170,7 +170,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("joined", [True, False], ids=["torch.distributed", "processes only"])
 def test_spawn_of_torch(node: Node, joined: bool) -> None:
-    """`torch.multiprocessing.spawn`, with ranks that know each other and without."""
+    """`torch.multiprocessing.spawn`, with and without variables that make its ranks one job."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     node.run(RANKS.replace("JOINED", str(joined)))
     records = node.check_total(one_job=joined)
@@ -181,7 +181,7 @@ def test_spawn_of_torch(node: Node, joined: bool) -> None:
 
 
 def test_pool_of_multiprocessing(node: Node) -> None:
-    """Workers that measure one task after the other, each when it likes."""
+    """Workers that measure one task after the other, at any time."""
     node.run(
         """
         import multiprocessing, time, wattloop
@@ -246,7 +246,7 @@ def test_workers_of_ray(node: Node) -> None:
 
 
 def test_two_runs_at_once(node: Node) -> None:
-    """Two programs that know nothing of each other: both are marked, with their overlap."""
+    """Two unrelated programs are both marked, with their overlap."""
     words = [sys.executable, "-m", "wattloop", "run", "-q", "--name"]
     until_both = "until [ -e both ]; do sleep 0.02; done; sleep 2"
     first = node.launch(*words, "first", "--", "sh", "-c", until_both)
@@ -273,7 +273,7 @@ def test_two_runs_at_once(node: Node) -> None:
 
 
 def test_leader_that_is_killed(node: Node) -> None:
-    """The run that began first dies: what it had not counted, the other counts."""
+    """The run that began first is killed, and the other counts the rest."""
     program = """
         import os, sys, time, wattloop
         with wattloop.measure(sys.argv[1]):
@@ -288,7 +288,7 @@ def test_leader_that_is_killed(node: Node) -> None:
     time.sleep(1.5)
     first.send_signal(signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
-    time.sleep(time.monotonic() - begin_s)  # as long without the first as with it
+    time.sleep(time.monotonic() - begin_s)  # the same time with and without the first run
     (node.folder / "end").touch()
     assert second.wait(timeout=300) == 0
     one, two = node.check_total()
@@ -297,7 +297,7 @@ def test_leader_that_is_killed(node: Node) -> None:
 
 
 def _until_listed(node: Node, count: int) -> None:
-    """Wait until so many processes list a run that counts."""
+    """Wait until this many processes list a run that counts."""
     limit_s = time.monotonic() + 120
     folder = node.folder / "node"
     while len(list(folder.glob("[0-9]*.json"))) < count:

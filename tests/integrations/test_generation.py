@@ -1,4 +1,4 @@
-"""Energy of Hugging Face `generate`, on real small models without weights to load."""
+"""Promises of the energy of Hugging Face `generate`, on small random models."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ MASK = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Iterator[None]:
-    """Threads that wait for each other take seconds for a tiny model on a busy machine."""
+    """Use one thread: on a busy machine threads wait for each other for seconds."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -38,7 +38,7 @@ def gpt2() -> Any:
 
 
 class Streamer:
-    """Collects what `generate` streams."""
+    """Collector of the tokens that `generate` streams."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -73,8 +73,8 @@ def test_prefill_and_decoding_of_a_batch(machine: Machine, gpt2: Any) -> None:
     assert "40 tokens for" in repr(call)
 
 
-def test_results_are_as_without_the_meter(machine: Machine, gpt2: Any) -> None:
-    """Promise: same tokens, random numbers, streamed tokens and stopping criteria."""
+def test_results_are_unchanged_by_the_meter(machine: Machine, gpt2: Any) -> None:
+    """Promise: tokens, random numbers, streamed tokens and stopping criteria are unchanged."""
     ways: list[dict[str, Any]] = [
         {"max_new_tokens": 8},
         {"max_new_tokens": 8, "do_sample": True, "num_return_sequences": 3},

@@ -94,10 +94,10 @@ def test_joins_a_run_that_is_open(machine: Machine) -> None:
     assert meter.epochs[0].final
 
 
-def test_a_fault_of_ours_never_reaches_the_loop(
+def test_an_error_of_the_meter_never_reaches_the_loop(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Promise: whatever breaks, the training goes on, told once."""
+    """Promise: an error in the meter is reported once, and training continues."""
     with caplog.at_level(logging.WARNING, "wattloop"), TrainingMeter() as meter:
         train(meter, epochs=1, steps=2)
 
@@ -111,10 +111,10 @@ def test_a_fault_of_ours_never_reaches_the_loop(
     assert active_session() is None
 
 
-def test_a_meter_that_nobody_began_says_so(
+def test_a_meter_that_was_not_begun_says_so(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once, and the loop goes on; when it has begun all is well."""
+    """The error comes once, and the loop continues; after `begin` the meter works."""
     meter = TrainingMeter()
     for _ in range(3):
         meter.epoch_begin()
@@ -129,7 +129,7 @@ def test_a_meter_that_nobody_began_says_so(
     assert len(meter.epochs) == 1
 
 
-def test_a_wrong_setting_is_said_before_the_training(machine: Machine) -> None:
+def test_a_wrong_setting_is_reported_before_the_training(machine: Machine) -> None:
     """Promise: a typing mistake is an error at once, not after three days."""
     with pytest.raises(ConfigError, match="interval"):
         TrainingMeter(interval_s=0).begin()
@@ -137,7 +137,7 @@ def test_a_wrong_setting_is_said_before_the_training(machine: Machine) -> None:
 
 
 def test_validation_between_steps_belongs_to_none(machine: Machine) -> None:
-    """Promise: what is inside `paused` is in the epoch but in no step."""
+    """Promise: time inside `paused` belongs to the epoch but to no step."""
     paused_s = 0.0
     with TrainingMeter() as meter:
         meter.epoch_begin()
@@ -177,8 +177,8 @@ def test_trainings_inside_a_long_run_leave_no_thread_behind(
     assert machine.journals()[0].end is not None
 
 
-def test_metric_that_is_no_number_is_left_out(machine: Machine) -> None:
-    """Promise: whatever object the loop logs, it never hears of it."""
+def test_metric_that_is_not_a_number_is_left_out(machine: Machine) -> None:
+    """Promise: the loop may log any object without an error."""
 
     class Odd:
         def __float__(self) -> float:

@@ -66,7 +66,7 @@ def test_trainer_is_measured_and_not_changed(machine: Machine, tmp_path: Path) -
     assert "loss" in meter.epochs[0].metrics
     events = [event for journal in machine.journals() for event in journal.events]
     told = [event["value"] for event in events if event.get("type") == "precision"]
-    assert told == ["float32"]  # advice asks for it
+    assert told == ["float32"]  # advice uses it
     assert "eval_loss" in meter.epochs[1].metrics
     assert torch.equal(plain.model.layer.weight, watched.model.layer.weight)
     assert meter.run is not None
@@ -111,7 +111,7 @@ def test_a_training_that_broke_off_is_ended_by_the_next(machine: Machine, tmp_pa
 def test_the_trainers_tensorboard_gets_the_energy(
     machine: Machine, tmp_path: Path, attached: bool
 ) -> None:
-    """Promise: of a trainer that writes TensorBoard, epochs and totals are in the same place."""
+    """Promise: for a trainer that writes TensorBoard, epochs and totals go to the same place."""
     events = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",
         reason="TensorBoard is not installed",
@@ -165,7 +165,7 @@ TRACKERS = ("wandb", "trackio", "comet_ml", "clearml")
 def test_a_tracker_of_the_trainer_gets_steps_epochs_and_totals(
     tracker: str, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: read back from what the tracker wrote offline, all is at the trainer's steps."""
+    """Promise: the tracker's own offline file has all values at the trainer's steps."""
     offline = {
         **{"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"},
         **{"COMET_OFFLINE_DIRECTORY": str(tmp_path), "COMET_START_ONLINE": "0"},
@@ -176,7 +176,7 @@ def test_a_tracker_of_the_trainer_gets_steps_epochs_and_totals(
         monkeypatch.setenv(name, value)
     module = pytest.importorskip(tracker, reason=f"{tracker} is not installed")
     energy = measured.EnergyCallback()
-    if tracker == "clearml":  # a task that does not look for what the tests import
+    if tracker == "clearml":  # a task that does not check which packages the tests import
         module.Task.force_requirements_env_freeze(requirements_file=os.devnull)
         quiet = {"auto_connect_streams": False, "auto_resource_monitoring": False}
         module.Task.init("tests", "energy", auto_connect_frameworks=False, **quiet)

@@ -48,7 +48,7 @@ def test_each_device_is_counted_once_per_node() -> None:
     assert job.to_dict()["energy_j"] == 1970.0
 
 
-def test_a_node_nobody_counts_is_not_zero() -> None:
+def test_an_uncounted_node_is_not_zero() -> None:
     """Promise: a node whose devices another run counts shows no number, and says why."""
     job = RankTable.of([report("a", counted=False), report("b", cpu0=5.0)])
     assert job.nodes[0].energy_j is None
@@ -57,7 +57,7 @@ def test_a_node_nobody_counts_is_not_zero() -> None:
 
 
 def test_two_counting_ranks_are_not_added() -> None:
-    """Promise: should two ranks of a node claim to count, one is used and it is said."""
+    """Promise: if two ranks of a node both count, one is used, and the table says so."""
     longer = report("a", cpu0=70.0) | {"duration_s": 70.0}
     job = RankTable.of([report("a", cpu0=60.0), longer])
     assert job.energy_j == 70.0

@@ -22,7 +22,7 @@ def fitted(callbacks: list[Any]) -> Any:
 
 
 def test_fit_is_measured_and_not_changed(machine: Machine) -> None:
-    """Promise: per batch and epoch with losses and metrics; the model learns the same."""
+    """Promise: steps and epochs have losses and metrics, and the model learns the same."""
     plain = fitted([])
     energy = measured.EnergyCallback()
     watched = fitted([energy])

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 def test_fit_is_measured_under_both_names(package: str, machine: Machine, tmp_path: Path) -> None:
     """Promise: per batch and epoch, losses and validation metrics, into the trainer's logger."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # theirs, about themselves
+        warnings.simplefilter("ignore")  # messages of Lightning about itself
         pl = pytest.importorskip(package, reason=f"{package} is not installed")
         energy = importlib.import_module("wattloop.integrations.lightning").EnergyCallback()
         logger = importlib.import_module(f"{package}.loggers").CSVLogger(str(tmp_path))
@@ -38,7 +38,7 @@ def test_fit_is_measured_under_both_names(package: str, machine: Machine, tmp_pa
     assert "val_loss" in meter.epochs[1].metrics
     events = [event for journal in machine.journals() for event in journal.events]
     told = [event["value"] for event in events if event.get("type") == "precision"]
-    assert told == ["32-true"]  # advice asks for it
+    assert told == ["32-true"]  # advice uses it
     assert all(e.energy_j and e.energy_j > 0 for e in meter.epochs)
     with (Path(logger.log_dir) / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -46,7 +46,7 @@ def test_fit_is_measured_under_both_names(package: str, machine: Machine, tmp_pa
     def steps_of(name: str) -> list[int]:
         return sorted(int(row["step"]) for row in rows if row[name])
 
-    # where Lightning puts what the model logs, though the energy was known later
+    # at the step where Lightning logs the model's values, though the energy is known later
     assert steps_of("energy/epoch_energy_j") == steps_of("loss_epoch") == [3, 7]
     assert steps_of("energy/step_j") == steps_of("loss_step") == list(range(8))
     assert steps_of("energy/total_j") == [7]
@@ -68,7 +68,7 @@ def test_a_failed_fit_ends_its_run(machine: Machine) -> None:
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
     )  # fmt: skip
     with warnings.catch_warnings(), pytest.raises(ZeroDivisionError):
-        warnings.simplefilter("ignore")  # theirs, about themselves
+        warnings.simplefilter("ignore")  # messages of Lightning about itself
         trainer.fit(model, _loader())
     assert energy.meter.run is not None
     assert energy.meter.run.status == "failed"

@@ -92,7 +92,7 @@ def test_the_open_wandb_run_gets_them(
 
 
 def wandb_rows(folder: Path) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """Rows and summary of W&B's file: LevelDB's log format after a head of seven bytes."""
+    """Return rows and summary of W&B's file: LevelDB's log format after a head of seven bytes."""
     records = importlib.import_module("wandb.proto.wandb_internal_pb2")
     (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     data, position, part = path.read_bytes(), 7, b""
@@ -115,7 +115,7 @@ def wandb_rows(folder: Path) -> tuple[list[dict[str, float]], dict[str, float]]:
 
 
 class RunStandIn:
-    """A W&B run as far as rows go: an open row, which a later step or a commit completes."""
+    """A W&B run as far as rows go: one open row, which a later step or a commit completes."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -153,7 +153,9 @@ class RunStandIn:
 def wandb_run(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Any, Callable[[], list[dict[str, float]]]]:
-    """A run as the open one, and a function that finishes it and returns its rows."""
+    """Return a W&B run that is the open one, and a function that finishes it and returns its
+    rows.
+    """
     if request.param != "wandb":
         hooks = SimpleNamespace()
         if request.param == "stand-in":
@@ -174,11 +176,11 @@ def wandb_run(
 
 @pytest.mark.parametrize("every", [1, 2, 10], ids=["often", "seldom", "never"])
 @pytest.mark.parametrize("explicit", [False, True], ids=["counted", "explicit"])
-def test_wandb_keeps_every_row_of_the_program_and_of_ours(
+def test_wandb_has_every_row_of_the_program_and_of_wattloop(
     every: int, explicit: bool, wandb_run: tuple[Any, Callable[[], list[dict[str, float]]]]
 ) -> None:
     """Promise: however often a program logs, at its own steps too, no report overwrites another,
-    and the program's rows are those that it would have without us.
+    and the program's rows are those that it has without Wattloop.
     """
     run, finish = wandb_run
     (logger,) = [found for found in active_loggers() if isinstance(found, WandbLogger)]
@@ -204,7 +206,7 @@ def test_wandb_keeps_every_row_of_the_program_and_of_ours(
 
 
 def test_a_logger_that_fails_costs_nothing(machine: Machine) -> None:
-    """Promise: a service that is down is told once and never disturbs the training."""
+    """Promise: a service that is down is reported once and never disturbs the training."""
 
     class Down:
         calls = 0
@@ -220,10 +222,10 @@ def test_a_logger_that_fails_costs_nothing(machine: Machine) -> None:
     assert writer.calls == 1
 
 
-def test_an_active_service_that_fails_is_told_of_once(
+def test_an_active_service_that_fails_is_reported_once(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Promise: a run that is open but cannot be reported to warns once, not at every epoch."""
+    """Promise: a run that is open but unreachable causes one warning, not one per epoch."""
 
     class DownRun:
         calls = 0
@@ -240,8 +242,8 @@ def test_an_active_service_that_fails_is_told_of_once(
     assert sum("service is down" in line for line in caplog.messages) == 1
 
 
-def test_nothing_is_imported_to_look_for_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise: a program without MLflow or W&B does not load them because of us."""
+def test_detection_of_loggers_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise: a program without MLflow or W&B does not load them because of Wattloop."""
     for name in ("mlflow", "wandb"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert active_loggers() == []
@@ -291,7 +293,9 @@ def test_a_stored_run_goes_into_tensorboard(tmp_path: Path) -> None:
 
 
 def test_a_stored_run_goes_into_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise: into the run that the program had open, though it has ended; once."""
+    """Promise: totals go into the run that the program had open, though it has ended, and only
+    once.
+    """
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
     uri = f"file:{tmp_path / 'mlruns'}"

@@ -1,4 +1,4 @@
-"""The magic of notebooks, in a real kernel, and results as HTML."""
+"""Promises of the notebook magic in a real kernel, and of results as HTML."""
 
 import json
 import re
@@ -48,7 +48,7 @@ nbformat.write(notebook, sys.argv[1])
 
 
 def executed(path: Path, *prefix: str) -> tuple[list[Any], subprocess.CompletedProcess[str]]:
-    """Outputs of the cells of a notebook that a real kernel has run."""
+    """Return the outputs of a notebook's cells that a real kernel has run."""
     for name in ("nbclient", "ipykernel"):
         pytest.importorskip(name, reason=f"{name} is not installed")
     words = [*prefix, sys.executable, "-c", EXECUTE, str(path)]
@@ -95,7 +95,7 @@ def test_a_kernel_under_wattloop_run_has_steps(machine: Machine, tmp_path: Path)
 
 
 def test_a_result_as_html_is_escaped_and_loads_nothing() -> None:
-    """Promise: names of the user are text; what was not read is named with its reason."""
+    """Promise: names of the user are escaped, and a missing domain is named with its reason."""
     gpu = DomainEnergy("gpu:0", Scope.GPU, 50.0, 1.0, Provenance.MEASURED, "NVML")
     missing = Missing("dram", "<no> DRAM & more")
     result = WindowResult("<script>", 0, None, 0.0, 2.0, (gpu,), (missing,), ("a > b",))
@@ -119,8 +119,10 @@ def test_options_of_the_magic() -> None:
             parse_options(line, has_cell=has_cell)
 
 
-def test_cells_run_as_without_the_magic(machine: Machine, tmp_path: Path) -> None:
-    """Promise: no variable is put into a statement, a `%run` shows its exception, await is said."""
+def test_the_magic_does_not_change_cells(machine: Machine, tmp_path: Path) -> None:
+    """Promise: no variable enters a statement, `%run` shows its exception, and await is
+    reported.
+    """
     script = tmp_path / "fails.py"
     script.write_text("raise ValueError('inside of the script')\n")
     path = notebook(

@@ -85,9 +85,9 @@ def read(session: Session) -> None:
 def trained(
     gpu: FakeGpu, session: Session, resolver: StepResolver, steps: int, gap_s: float = 0.0
 ) -> list[Edge]:
-    """GPU-bound steps of 12 ms; sensors read every 100 ms; a pass every second."""
+    """Train with GPU-bound steps of 12 ms, sensors read every 100 ms and a pass every second."""
     timeline = CudaTimeline(gpu.torch, gpu.now_s)
-    for wait_s in (0.0, 0.7, 3.0):  # as the sampler does
+    for wait_s in (0.0, 0.7, 3.0):  # in the order of the sampler
         gpu.host_works(wait_s)
         session.feeds[1].find_ticks(0.3, gpu.host_works)
         read(session)
@@ -140,8 +140,8 @@ def test_steps_telescope_to_the_energy_between_first_and_last_edge() -> None:
     assert gpu_j == pytest.approx(GPU_W * (last.time_s - first.time_s), rel=0.01)
 
 
-def test_each_step_states_an_uncertainty_that_holds_the_truth() -> None:
-    """Promise: a step's stated interval holds its true energy, also while power changes."""
+def test_each_step_states_an_uncertainty_that_contains_the_truth() -> None:
+    """Promise: a step's stated interval contains its true energy, also while power changes."""
     gpu = FakeGpu()
 
     def energy_j(t: float) -> float:  # 400 W to 700 W and back every 4 s

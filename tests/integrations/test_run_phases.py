@@ -1,4 +1,4 @@
-"""Phases of a run are disjoint, cover it, and share its energy."""
+"""Promises of phases: they are disjoint, cover the run, and share its energy."""
 
 import random
 from itertools import pairwise
@@ -33,7 +33,7 @@ def test_a_training_with_pauses() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_spans_cover_the_run_once(seed: int) -> None:
+def test_any_phases_cover_the_run_once(seed: int) -> None:
     """Overlapping, nested, empty, outside the run: every second belongs to exactly one phase."""
     rng = random.Random(seed)
 
@@ -50,7 +50,7 @@ def test_any_spans_cover_the_run_once(seed: int) -> None:
 
 
 def test_energies_add_up_to_the_run() -> None:
-    """Training has what the other phases leave; thousands of waits are sampled."""
+    """Training has the energy outside the other phases; thousands of waits are sampled."""
     waits = [(10 + i * 0.01, 10 + i * 0.01 + 0.002) for i in range(5_000)]
     parts = split_run((0, 100), [(10, 90)], {"waiting for data": waits})
     calls = []

@@ -1,4 +1,4 @@
-"""Tokens and requests of a language-model server, joined with energy."""
+"""Promises of serving: tokens and requests of a language-model server, joined with energy."""
 
 import itertools
 import time
@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 class Answers:
-    """What a server answers, one after the other; the last stays."""
+    """Answers of a server in order; the last one repeats."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = list(texts)
@@ -60,12 +60,12 @@ class Answers:
 
 
 def steady(answers: int = 400) -> Answers:
-    """Each answer has ten more prompt tokens, twenty generated tokens and a request."""
+    """Return answers with ten more prompt tokens, twenty generated tokens and one request each."""
     return Answers(vllm((5_000 + 10 * n, 7_000 + 20 * n, 100 + n, 1)) for n in range(answers))
 
 
 def watch(answers: Answers, polls: int, poll_every_s: float = 0.03) -> ServingTotals:
-    """Poll a server so many times, as a run does."""
+    """Poll a server this many times, as a run does."""
     with answering(answers) as address:
         hook = ServingHook(address, poll_every_s)
         session = Session.open(name="server")
@@ -80,7 +80,9 @@ def watch(answers: Answers, polls: int, poll_every_s: float = 0.03) -> ServingTo
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_of_every_server(kind: str) -> None:
-    """Promise: prompt tokens, generated tokens and requests of each server and version."""
+    """Promise: prompt tokens, generated tokens and requests are found for each server and
+    version.
+    """
     before, after = KINDS[kind]((100, 1_000, 8, 1)), KINDS[kind]((300, 1_500, 12, 0))
     metrics = parse_metrics(before)
     assert metrics.server == SERVER_OF[kind]
@@ -101,9 +103,7 @@ def test_a_server_before_its_first_request(kind: str) -> None:
 
 
 def test_counters_that_begin_again() -> None:
-    """Promise: after a restart the new value counts; an engine that is missing for once does
-    not.
-    """
+    """Promise: after a restart the new value counts; an engine that is missing once does not."""
     counters = ServerCounters(parse_metrics(vllm((100, 1_000, 8, 0), engines=2)))
     assert counters.growth(parse_metrics(vllm((10, 20, 4, 0))))["generated_tokens"] == 20
     assert counters.restarts == 1
@@ -117,7 +117,7 @@ def test_counters_that_begin_again() -> None:
 
 
 def test_odd_lines_are_skipped() -> None:
-    """Promise: what is not a number of a known name changes nothing."""
+    """Promise: a value that is not a number changes nothing."""
     text = vllm((1, 2, 4, 0)) + (
         'vllm:generation_tokens_total{engine="9"} NaN\n'
         'vllm:generation_tokens_total{engine="8"} -5\n'
@@ -178,7 +178,7 @@ def test_other_answers_give_a_reason(text: str, status: int, reason: str) -> Non
 
 
 def test_no_server_and_endless_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise: nothing waits longer than its limit, and no answer fills the memory."""
+    """Promise: no request waits longer than its limit, and no answer fills the memory."""
     monkeypatch.setattr(serving, "TIMEOUT_S", 0.05)
     monkeypatch.setattr(serving, "DEADLINE_S", 0.1)
     monkeypatch.setattr(serving, "LARGEST_BYTES", 2**20)
@@ -229,7 +229,7 @@ def test_tokens_and_energy(machine: Machine) -> None:
     assert counted == totals.generated_tokens
 
 
-def test_a_point_too_short_for_its_sensor_joins_the_next(
+def test_a_point_too_short_for_its_sensor_is_merged_with_the_next(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise: no token and no joule is lost where a sensor has not moved between two answers."""
@@ -251,7 +251,7 @@ def test_a_point_too_short_for_its_sensor_joins_the_next(
 
 
 def test_a_server_without_work_is_idle(machine: Machine) -> None:
-    """Promise: energy of a server that waits is known, and is not a cost per token."""
+    """Promise: energy of an idle server is known, and is not a cost per token."""
     totals = watch(Answers([vllm((5, 7, 1, 0))]), 8)
     assert totals.idle_s == pytest.approx(totals.duration_s)
     assert totals.idle_j == pytest.approx(totals.energy_j)
@@ -263,7 +263,7 @@ def test_a_server_without_work_is_idle(machine: Machine) -> None:
 def test_a_late_server_that_restarts_and_vanishes(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: start-up is told apart, a restart loses no energy, and the end is noted once."""
+    """Promise: start-up is separate, a restart loses no energy, and the end is noted once."""
     monkeypatch.setattr(serving, "LOST_S", 0.0)
     texts = ["", "", *(vllm((10 * n, 10 * n, n, 1)) for n in (0, 1, 2, 3, 0, 1)), "gone"]
     totals = watch(Answers(texts), len(texts) + 1)
@@ -278,7 +278,7 @@ def test_a_late_server_that_restarts_and_vanishes(
 
 
 @pytest.mark.parametrize("send", [b"", b"HTTP/1.1 200 OK\r\n"])
-def test_a_server_that_hangs_does_not_hold_up_the_run(
+def test_a_server_that_hangs_does_not_delay_the_run(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, send: bytes
 ) -> None:
     """Promise: the run ends although the server never answers, with one note."""
@@ -297,10 +297,8 @@ def test_a_server_that_hangs_does_not_hold_up_the_run(
     assert totals.to_dict()["generated_token_j"] is None
 
 
-def test_a_fault_of_ours_ends_the_polling_alone(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Promise: the run is measured also where the join of tokens fails."""
+def test_an_error_ends_the_polling_only(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise: the run is measured even where the join of tokens fails."""
 
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("oops")
@@ -384,7 +382,7 @@ ODD: list[Any] = [None, True, -1, 1e308, float("nan"), "x", [], {}, [1], ["x", {
 
 @pytest.mark.parametrize("field", [*EVENT, *sorted(TOTALS.keys() - EVENT.keys())])
 def test_odd_journals_are_read_without_a_fault(store: Store, field: str) -> None:
-    """Promise: a journal of another machine may hold anything, and the run is still shown."""
+    """Promise: a journal of another machine may have any content, and the run is still shown."""
     for n, odd in enumerate(ODD):
         add_run(store, EVENT | {field: odd}, TOTALS | {field: odd}, run_id=f"r{n}")
         record = find_run(store, f"r{n}")

@@ -1,4 +1,4 @@
-"""Phases that are inferred from power and utilisation, for programs without steps."""
+"""Promises of phases that are inferred from power and utilisation, for programs without steps."""
 
 import json
 import math
@@ -54,8 +54,8 @@ def test_a_pause_and_an_evaluation_are_found() -> None:
     assert parts["pause"] == [pytest.approx((21.8, 22.8), abs=0.25)]
 
 
-def test_work_that_draws_little() -> None:
-    """Promise: idle power is that of a GPU that is open, not the lower one before the program."""
+def test_work_at_low_power() -> None:
+    """Promise: idle power is that of a GPU in use, not the lower one before the program."""
     closed, opened, little = (79.0, 0.0, 0.0), (122.0, 0.0, 0.0), (165.0, 0.4, 0.05)
     parts = split_by_signals(
         readings((closed, 40), (little, 0.4), (opened, 2), (little, 10), (opened, 0.8), (little, 9))
@@ -81,7 +81,7 @@ def test_a_slow_host_is_not_other_work() -> None:
 
 
 def test_parts_of_a_long_step_are_not_other_work() -> None:
-    """What comes back every second is the training's own loop."""
+    """A pattern that returns every second belongs to the training's own loop."""
     step: list[Part] = [(TRAINING, 0.8), (EVALUATION, 0.4)]
     parts = split_by_signals(readings(*step * 20, (PAUSE, 1)))
     assert parts["other work"] == []
@@ -140,7 +140,7 @@ class Run:
 
 
 def recorded(read: Sequence[SignalReading]) -> tuple[Run, SignalRecorder]:
-    """Return a run, and a recorder that has seen it; its memory is bounded."""
+    """Return a run and a recorder that has read it; its memory is bounded."""
     run = Run(read)
     recorder = SignalRecorder.of(run)  # type: ignore[arg-type]
     assert recorder is not None
@@ -167,7 +167,7 @@ def test_an_evaluation_longer_than_a_block(at: int) -> None:
 
 
 def test_a_run_longer_than_a_block() -> None:
-    """Promise: memory is bounded, nothing is found twice, and phases add up to the run."""
+    """Promise: memory is bounded, no phase is found twice, and phases add up to the run."""
     hours = readings(
         (PAUSE, 5), *[(TRAINING, 100.0), (EVALUATION, 2.0)] * 13, (TRAINING, 50), (PAUSE, 5)
     )

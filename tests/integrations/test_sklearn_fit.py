@@ -16,7 +16,7 @@ sklearn_fit = library("wattloop.integrations.sklearn_fit", reason="")
 
 
 def test_a_fit_is_a_run(machine: Machine) -> None:
-    """Promise: `fit` is measured, and the estimator learns and answers as without us."""
+    """Promise: `fit` is measured, and the estimator learns and predicts as without Wattloop."""
     x, y = datasets.load_digits(return_X_y=True)
     plain = pipeline.make_pipeline(
         preprocessing.StandardScaler(), linear_model.SGDClassifier(random_state=0)
@@ -50,7 +50,7 @@ def test_partial_fits_are_epochs_of_one_run(machine: Machine) -> None:
 
 
 def test_the_users_error_passes(machine: Machine) -> None:
-    """Promise: a fit that fails raises what it always raised, and its run says so."""
+    """Promise: a failing fit raises its own exception, and its run says so."""
     model = sklearn_fit.measured(linear_model.SGDClassifier())
     with pytest.raises(ValueError, match="sample"):
         model.fit([[1.0], [2.0]], [1])
@@ -59,8 +59,8 @@ def test_the_users_error_passes(machine: Machine) -> None:
     assert pickle.loads(pickle.dumps(model.estimator)) is not None
 
 
-def test_it_stands_in_for_its_estimator_everywhere(machine: Machine) -> None:
-    """Promise: a pipeline, a cross-validation and a grid search take it, and find the same."""
+def test_it_replaces_its_estimator_everywhere(machine: Machine) -> None:
+    """Promise: a pipeline, a cross-validation and a grid search accept it, with the same result."""
     x, y = datasets.load_digits(return_X_y=True)
     x, y = x[:300], y[:300]
 
@@ -87,7 +87,7 @@ def test_it_stands_in_for_its_estimator_everywhere(machine: Machine) -> None:
 
 
 def test_it_can_be_sent_to_another_process(machine: Machine) -> None:
-    """Promise: pickled with what it learned, for joblib; measured where it arrives."""
+    """Promise: it is pickled with its fitted state, for joblib, and measured where it arrives."""
     x, y = datasets.load_digits(return_X_y=True)
     model = sklearn_fit.measured(linear_model.SGDClassifier(random_state=0), "digits").fit(x, y)
     there = pickle.loads(pickle.dumps(model))
@@ -96,6 +96,6 @@ def test_it_can_be_sent_to_another_process(machine: Machine) -> None:
 
 
 def test_it_has_only_the_methods_of_its_estimator() -> None:
-    """Promise: what asks whether there is a `transform` or `fit_transform` is told the truth."""
+    """Promise: `hasattr` for `transform` or `fit_transform` gives the estimator's answer."""
     assert not hasattr(sklearn_fit.measured(linear_model.SGDClassifier()), "fit_transform")
     assert hasattr(sklearn_fit.measured(preprocessing.StandardScaler()), "fit_transform")

@@ -9,12 +9,14 @@ from wattloop.integrations.step_timeline import CudaTimeline, Edge, TorchTimelin
 def train(
     gpu: FakeGpu, timeline: CudaTimeline, steps: int, gpu_s: float, host_s: float
 ) -> list[tuple[Edge, float]]:
-    """Steps that take the GPU `gpu_s` and the host `host_s`; edges and their true times."""
+    """Run steps that take the GPU `gpu_s` and the host `host_s`; return edges and their true
+    times.
+    """
     edges = []
     for _ in range(steps):
         gpu.host_works(host_s)
         gpu.kernel(gpu_s)
-        # A queue holds about a thousand launches; the host waits for room.
+        # A queue takes about a thousand launches; then the host waits.
         gpu.now = max(gpu.now, gpu.busy_until - 0.5)
         edge = timeline.mark()
         event = edge.event
@@ -40,7 +42,7 @@ def test_edges_are_where_the_gpu_passed_them(gpu_s: float, host_s: float) -> Non
 
 
 def test_drift_is_followed_for_a_day() -> None:
-    """Promise: 32-bit milliseconds and 30 ppm of drift do not move edges, however long it runs."""
+    """Promise: 32-bit milliseconds and 30 ppm of drift do not move edges, for any duration."""
     gpu = FakeGpu(drift=30e-6)
     timeline = CudaTimeline(gpu.torch, gpu.now_s)
     for _ in range(2_000):
@@ -55,7 +57,7 @@ def test_drift_is_followed_for_a_day() -> None:
 
 
 def test_events_are_reused() -> None:
-    """Promise: a long training does not gather events."""
+    """Promise: a long training does not collect events."""
     gpu = FakeGpu()
     made = []
     torch = gpu.torch
@@ -83,8 +85,8 @@ def test_a_loss_on_the_gpu_is_not_waited_for() -> None:
     assert all(v["rate"] == 0.1 for v in kept)
 
 
-def test_a_graph_being_captured_is_left_alone() -> None:
-    """Promise: no event of ours gets into the user's CUDA graph."""
+def test_a_graph_being_captured_is_not_touched() -> None:
+    """Promise: no event of Wattloop gets into the user's CUDA graph."""
     gpu = FakeGpu()
     timeline = CudaTimeline(gpu.torch, gpu.now_s)
     gpu.capturing = True
@@ -94,7 +96,7 @@ def test_a_graph_being_captured_is_left_alone() -> None:
 
 
 def test_a_broken_device_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise: when CUDA fails, edges under way get the host's time and the loop goes on."""
+    """Promise: when CUDA fails, pending edges get the host's time and the loop continues."""
     gpu = FakeGpu()
     monkeypatch.setitem(sys.modules, "torch", gpu.torch)
     timeline = TorchTimeline(gpu.now_s)
@@ -110,8 +112,8 @@ def test_a_broken_device_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
     timeline.finish()
 
 
-def test_cuda_is_not_started_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise: a process that has not chosen its GPU yet still can; edges are host times."""
+def test_detection_does_not_start_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise: a process that has not chosen its GPU can still do so; edges are host times."""
     gpu = FakeGpu()
     torch = gpu.torch
     torch.cuda.is_initialized = lambda: False

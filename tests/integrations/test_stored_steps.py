@@ -1,4 +1,4 @@
-"""Steps of stored runs, as `wattloop run` noticed them or as the program recorded them."""
+"""Promises of the steps of stored runs, detected by `wattloop run` or recorded by the program."""
 
 import itertools
 import json
@@ -78,7 +78,7 @@ def test_phases_and_costs_of_a_run(store: Store) -> None:
 
 
 def test_steps_of_a_callback(store: Store) -> None:
-    """Promise: without phases the steps add up: no joule twice, none for what was not read."""
+    """Promise: without phases the steps add up: no joule twice, and no energy for unread time."""
     add_run(store, STEPS, EPOCH)
     record = find_run(store, "r1")
     first, unread, two = read_step_points(store, record)
@@ -88,12 +88,12 @@ def test_steps_of_a_callback(store: Store) -> None:
     totals = read_step_totals(store, record)
     assert totals is not None
     assert (totals.steps, totals.step_s, totals.step_j) == (4, 1.0, 300.0)
-    assert totals.samples is None  # a row of two steps has those of the second
+    assert totals.samples is None  # a row of two steps has the values of the second
     assert format_totals(totals) == ["4 steps of 300 J and 1.00 s"]
 
 
 def many_steps(count: int) -> dict[str, Any]:
-    """Steps of 10 ms; step n takes n J of the GPU, and every tenth was not read."""
+    """Return steps of 10 ms; step n takes n J of the GPU, and every tenth was not read."""
     numbers = list(range(count))
     return {
         "type": "steps",
@@ -133,7 +133,7 @@ def test_many_steps_are_downsampled(store: Store, monkeypatch: pytest.MonkeyPatc
 
 
 def test_some_of_many_steps(store: Store) -> None:
-    """Promise: evenly spread steps stand for all of them; epochs can be read alone."""
+    """Promise: evenly spread steps represent all of them, and epochs can be read alone."""
     add_run(store, many_steps(5_000), EPOCH)
     some = read_steps(store, "r1", 100)
     assert 90 <= len(some) <= 100
@@ -182,7 +182,7 @@ ODD: list[Any] = [
 
 
 def changed_events() -> Iterator[dict[str, Any]]:
-    """The events with one value of another kind, at every place."""
+    """Return the events with one value of another kind, at every place."""
     whole = {"type": "step", "kind": "step", "index": 1, "begin_s": 1.0, "end_s": 2.0}
     whole |= {"energy": {"gpu:0": [1.0, 0.1]}, "metrics": {"loss": 1.0}, "count": 1}
     for event in (PHASES, whole):
@@ -204,7 +204,9 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def test_no_event_breaks_a_report(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise: journals of other machines may hold anything; a report shows what is valid."""
+    """Promise: journals of other machines may have any content, and a report shows the valid
+    part.
+    """
     pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
     from wattloop.report.run import step_blocks
     from wattloop.serve.blocks import blocks_html

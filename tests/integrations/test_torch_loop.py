@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
 def train(meter: EnergyMeter | None) -> Any:
-    """A tiny training; its weights afterwards."""
+    """Run a tiny training and return its weights."""
     torch.manual_seed(0)
     data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randint(0, 3, (64,)))
     loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
@@ -40,7 +40,7 @@ def train(meter: EnergyMeter | None) -> Any:
 
 
 def test_a_plain_loop_is_measured_and_not_changed(machine: Machine) -> None:
-    """Promise: energy per epoch and step, losses kept, and bit for bit the same weights."""
+    """Promise: epochs and steps have energy and losses, and the weights are bit-identical."""
     plain = train(None)
     state = torch.get_rng_state()
     with EnergyMeter() as meter:
@@ -54,7 +54,7 @@ def test_a_plain_loop_is_measured_and_not_changed(machine: Machine) -> None:
 
 
 def test_step_done_without_epochs(machine: Machine) -> None:
-    """Promise: the shortest use, one call per step, works; the first step counts from the start."""
+    """Promise: one call per step works; the first step counts from the start."""
     with EnergyMeter() as meter:
         for _ in range(5):
             time.sleep(0.01)

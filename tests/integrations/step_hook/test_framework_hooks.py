@@ -1,4 +1,6 @@
-"""What trainers log reaches the step it belongs to; open runs of trackers are noted."""
+"""Promises of framework hooks: logged values reach their step, and open runs of trackers are
+noted.
+"""
 
 import json
 import sys
@@ -28,7 +30,7 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProgramSteps:
 
 
 def collected(steps: ProgramSteps, machine: Machine) -> list[dict[str, Any]]:
-    """Events of a run whose program wrote these steps."""
+    """Return the events of a run whose program wrote these steps."""
     measurement = Measurement("run", {}).begin()
     session = active_session()
     assert session is not None
@@ -49,7 +51,7 @@ def test_complete_epochs() -> None:
     assert complete_epochs([(5, 1.0), (5, 1.0), (6, 0.2)]) == [(0, 0, 4)]
 
 
-def test_lightning_tells_loss_and_epoch(steps: ProgramSteps, machine: Machine) -> None:
+def test_lightning_reports_loss_and_epoch(steps: ProgramSteps, machine: Machine) -> None:
     """Promise: rows of steps have the batch's loss, and epochs are recorded with their energy."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     call = types.ModuleType("call")
@@ -86,8 +88,8 @@ def test_a_loss_on_a_device_is_not_waited_for(steps: ProgramSteps) -> None:
 def test_open_runs_of_trackers_are_noted(
     steps: ProgramSteps, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: which run was open is known after the program, without a password; a resumed
-    trainer's count too.
+    """Promise: the open run is known after the program, without a password, and so is a resumed
+    trainer's count.
     """
     run = types.SimpleNamespace(info=types.SimpleNamespace(run_id="abc"))
     mlflow = types.SimpleNamespace(

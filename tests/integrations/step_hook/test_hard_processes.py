@@ -1,4 +1,4 @@
-"""Programs whose processes are hard to follow, with a framework of a few lines to be quick."""
+"""Promises for programs whose processes are hard to follow, with a small, quick framework."""
 
 import ast
 import json
@@ -50,7 +50,7 @@ def framework(machine: Machine) -> Machine:
 
 
 def test_thousands_of_steps_a_second(framework: Machine) -> None:
-    """Promise: each of them is counted, and phases add up."""
+    """Promise: each step is counted, and phases add up."""
     done, _, data = run_program(STEPS + "train(30_000)")
     assert data["step_totals"]["steps"] == 30_000, done.stderr
     energy_j = sum(p["energy_j"] for p in data["step_totals"]["phases"])
@@ -88,7 +88,7 @@ def test_a_parent_and_its_children_train_in_turn(framework: Machine, how: str) -
 
 
 def test_a_program_that_is_replaced_or_ends_at_once(framework: Machine) -> None:
-    """Promise: `os.exec` and `os._exit` lose no step, and can be pickled as without the hook."""
+    """Promise: `os.exec` and `os._exit` lose no step, and pickle works as without the hook."""
     text = (
         f"import os, pickle, sys\n{STEPS}train(40)\n"
         "assert pickle.loads(pickle.dumps(os._exit)) is os._exit\n"
@@ -167,7 +167,7 @@ def test_steps_that_are_written_late(machine: Machine, tmp_path: Path) -> None:
 
 
 def test_a_step_that_never_comes_again(framework: Machine) -> None:
-    """Promise: what follows the last step is the tail, and no step is made up."""
+    """Promise: time after the last step is the tail, and no step is invented."""
     done, _, data = run_program(STEPS + "train(20)\nimport time; time.sleep(0.7)")
     phases = {p["name"]: p["time_s"] for p in data["step_totals"]["phases"]}
     assert data["step_totals"]["steps"] == 20, done.stderr
@@ -175,7 +175,7 @@ def test_a_step_that_never_comes_again(framework: Machine) -> None:
 
 
 def test_a_program_that_kills_itself(framework: Machine) -> None:
-    """Promise: its steps up to then are there, and its signal is passed on."""
+    """Promise: its earlier steps are counted, and its signal is passed on."""
     text = (
         STEPS + "train(500)\nimport os, time; time.sleep(0.05); train(1)\nos.kill(os.getpid(), 9)"
     )
@@ -185,7 +185,7 @@ def test_a_program_that_kills_itself(framework: Machine) -> None:
 
 
 def test_a_daemon(framework: Machine) -> None:
-    """Promise: a program that trains as a daemon does not hang the run, nor is it disturbed."""
+    """Promise: a program that trains as a daemon neither blocks the run nor is disturbed."""
     text = f"""
 import os, sys, time
 print("begun", flush=True)
@@ -275,7 +275,7 @@ def test_interpreters_of_any_age_can_read_the_start_up_module() -> None:
 def test_folders_of_killed_runs_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: folders whose owner is gone are removed; of a live run, or a new one, not."""
+    """Promise: folders of ended owners are removed; those of a live or a new run are not."""
     live, gone, other = (tmp_path / f"{program.FOLDER_PREFIX}{n}" for n in ("live", "gone", "x"))
     for folder in (live, gone):
         folder.mkdir()

@@ -1,4 +1,6 @@
-"""Steps of programs that `wattloop run` starts, as the programs count them themselves."""
+"""Promises of the steps that `wattloop run` counts, against those that programs count
+themselves.
+"""
 
 import contextlib
 import io
@@ -45,7 +47,7 @@ raise SystemExit(3)
 
 
 def run_program(text: str, *options: str, **environment: str) -> tuple[Any, str, dict[str, Any]]:
-    """Run a program under `wattloop run`: its process, what it printed, and its steps."""
+    """Run a program under `wattloop run` and return its process, its output and its steps."""
     Path("program.py").write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "wattloop", "run", "--json", "run.json", "--"]
     done = warm_start.run(
@@ -58,7 +60,7 @@ def run_program(text: str, *options: str, **environment: str) -> tuple[Any, str,
 
 
 def test_a_torch_program(machine: Machine) -> None:
-    """Promise: its own number of steps, phases that add up, and no result changed."""
+    """Promise: steps equal the program's own count, phases add up, and results are unchanged."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     plain = io.StringIO()
     with contextlib.redirect_stdout(plain), pytest.raises(SystemExit):
@@ -84,7 +86,7 @@ def test_a_torch_program(machine: Machine) -> None:
 
 
 def test_a_program_with_a_start_up_module_of_its_own(machine: Machine) -> None:
-    """Promise: the hidden `sitecustomize` runs, and the path is as it would be without the hook."""
+    """Promise: the hidden `sitecustomize` runs, and `sys.path` is as without the hook."""
     folder = Path("own")
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("import sys; sys.own = 'ran'\n", encoding="utf-8")
@@ -111,7 +113,7 @@ def test_an_isolated_interpreter(machine: Machine, option: str) -> None:
 
 
 def test_a_torch_without_hooks(machine: Machine) -> None:
-    """Promise: an old torch trains as ever, and the run says why it has no steps."""
+    """Promise: an old torch trains unchanged, and the run says why it has no steps."""
     Path("torch").mkdir()
     Path("torch/__init__.py").write_text("__version__ = '1.4'\n", encoding="utf-8")
     done, printed, data = run_program("import torch; print(torch.__version__)")
@@ -129,7 +131,7 @@ def train(count):
         model(torch.randn(2, 4)).sum().backward()
         optimizer.step()
 """
-# In one program, which imports torch once: the number of missing steps tells the part.
+# In one program, which imports torch once: the number of missing steps identifies the part.
 PARTS = {
     "looked for before it is imported": (
         "import importlib.util; importlib.util.find_spec('torch')\n" + TRAINED + "train(30)",
@@ -219,7 +221,7 @@ FAKE_TORCH = "__version__ = '9'\n"
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_programs_that_get_in_the_way(machine: Machine, name: str) -> None:
+def test_programs_that_interfere_with_the_hook(machine: Machine, name: str) -> None:
     """Promise: forks, replaced programs, removed finders and folders change nothing."""
     Path("torch").mkdir()
     Path("torch/__init__.py").write_text(FAKE_TORCH, encoding="utf-8")
@@ -229,7 +231,7 @@ def test_programs_that_get_in_the_way(machine: Machine, name: str) -> None:
 
 
 def test_no_steps(machine: Machine) -> None:
-    """Promise: `--no-steps` leaves the environment of the program alone."""
+    """Promise: `--no-steps` leaves the environment of the program unchanged."""
     command = [sys.executable, "-m", "wattloop", "run", "--no-steps", "--", sys.executable, "-c"]
     text = "import os; print(os.environ.get('PYTHONPATH'), os.environ.get('WATTLOOP_STEPS'))"
     printed = subprocess.check_output([*command, text], text=True, stderr=subprocess.DEVNULL)
@@ -237,7 +239,7 @@ def test_no_steps(machine: Machine) -> None:
 
 
 def test_hugging_face(machine: Machine) -> None:
-    """Promise: optimizer steps, not batches, count; tokens and evaluations are there."""
+    """Promise: optimizer steps, not batches, count; tokens and evaluations are recorded."""
     pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     done, printed, data = run_program(

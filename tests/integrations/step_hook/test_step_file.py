@@ -1,4 +1,4 @@
-"""Step files: what is in the folder of steps need not be one."""
+"""Promises of step files: other files in the folder of steps do no harm."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from wattloop.integrations.step_hook.step_file import StepFile
 
 
-def test_what_is_not_a_step_file_is_closed_again(tmp_path: Path) -> None:
+def test_other_files_are_closed_again(tmp_path: Path) -> None:
     """Promise: a program cannot use up the descriptors of the process that reads its steps."""
     (tmp_path / "folder.steps").mkdir()
     os.mkfifo(tmp_path / "pipe.steps")

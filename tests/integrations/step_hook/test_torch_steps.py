@@ -1,4 +1,4 @@
-"""Which calls of which optimizers are the steps of a program."""
+"""Promises of step detection: which optimizer calls are the steps of a program."""
 
 import gc
 from typing import Any
@@ -48,7 +48,7 @@ def test_an_optimizer_for_each_parameter() -> None:
 
 
 def test_models_trained_one_after_the_other() -> None:
-    """The next model's optimizer takes over, whether the first one still exists or not."""
+    """The next model's optimizer takes over, whether or not the first one still exists."""
     first, second = Optimizer(), Optimizer()
     assert stepped(*[first] * 30, *[second] * 30) == 60
     recorder = Recorder()
@@ -115,7 +115,7 @@ def test_accumulated_gradients_are_one_step() -> None:
 
 
 def call(steps: OptimizerSteps, optimizer: Optimizer, levels: int, *, fails: bool = False) -> None:
-    """A call of `step` as torch makes it, with those of base classes inside."""
+    """Call `step` as torch does, with the calls of base classes inside."""
     before = steps.before_step
     [before(optimizer, (), {}) for _ in range(1)]  # a frame between, as the guard is
     if levels > 1:
@@ -125,7 +125,7 @@ def call(steps: OptimizerSteps, optimizer: Optimizer, levels: int, *, fails: boo
 
 
 def test_a_subclass_that_calls_the_step_of_its_base_class() -> None:
-    """One step, not two; a step that raised is forgotten."""
+    """One step, not two; a step that raised is not counted."""
     recorder = Recorder()
     steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
     optimizer = Optimizer()
@@ -138,7 +138,7 @@ def test_a_subclass_that_calls_the_step_of_its_base_class() -> None:
 
 
 def test_short_models_in_sequence_are_all_counted() -> None:
-    """Also those that never step often enough to take over, and the last one."""
+    """This includes models with too few steps to take over, and the last one."""
     recorder = Recorder()
     steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
     models = [Optimizer() for _ in range(5)]
@@ -150,7 +150,7 @@ def test_short_models_in_sequence_are_all_counted() -> None:
 
 
 def test_a_frozen_layer_in_eval_mode_is_not_an_evaluation() -> None:
-    """A batch norm that stays in eval mode holds a small part of what is trained."""
+    """A batch norm that stays in eval mode is a small part of the trained model."""
     weights = [object() for _ in range(20)]
     recorder = Recorder()
     steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
@@ -163,7 +163,9 @@ def test_a_frozen_layer_in_eval_mode_is_not_an_evaluation() -> None:
 
 
 def test_backward_passes_of_a_program_with_an_optimizer_are_not_steps() -> None:
-    """However many gradients it accumulates; and not those of an explanation in eval mode."""
+    """Neither the passes of accumulated gradients nor those of an explanation in eval mode
+    count.
+    """
     recorder = Recorder()
     steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
     steps.exist = True
