@@ -1,4 +1,4 @@
-"""A machine with levers of every kind that is a file, and two stub GPUs where they are needed."""
+"""A machine with levers of every kind that is a file, and two stub GPUs on request."""
 
 import math
 import os
@@ -89,7 +89,7 @@ class Rig:
         return sorted(self.state.glob("*.journal"))
 
     def start(self, program: str, **variables: str) -> subprocess.Popen[str]:
-        """A process of its own, which has printed its first line when this returns."""
+        """Start a process, and return once it has printed its first line."""
         process = subprocess.Popen(
             [sys.executable, "-c", OWNER + program],
             env={**self.environment, **variables},
@@ -111,7 +111,7 @@ class Rig:
 
 
 def eventually(what: Callable[[], bool], timeout_s: float = 120.0) -> bool:
-    """Whether it comes true; no test asks how soon."""
+    """Wait for a condition and return true once it holds, without a bound on the time."""
     give_up_s = time.monotonic() + timeout_s
     while not what():
         if time.monotonic() > give_up_s:
@@ -122,7 +122,7 @@ def eventually(what: Callable[[], bool], timeout_s: float = 120.0) -> bool:
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    """Two policies that differ, one package (150 W of 200 W) and one AMD card (300 W)."""
+    """Return two policies that differ, one package (150 W of 200 W) and one AMD card (300 W)."""
     root = tmp_path / "sys"
     cpufreq = CpufreqTree(root)
     cpufreq.add_policy(governor="powersave", bounds_mhz=(800, 3000))
@@ -144,13 +144,13 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 
 @pytest.fixture(scope="session")
 def stub_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library is compiled once."""
+    """Compile the library once."""
     return tmp_path_factory.mktemp("nvml")
 
 
 @pytest.fixture
 def stub(rig: Rig, stub_folder: Path) -> Iterator[StubNvml]:
-    """Two NVIDIA cards on the rig, in place of its AMD card."""
+    """Return two NVIDIA cards on the rig, in place of its AMD card."""
     try:
         cards = StubNvml(stub_folder, gpus=2)
     except NoCompiler as reason:

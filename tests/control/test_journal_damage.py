@@ -1,7 +1,7 @@
-"""Promise: damage to a journal never loses a previous value without a word.
+"""Promise: damage to a journal never loses a previous value without a message.
 
-Whatever is done to one of its two files, the previous value is restored. Where both are damaged it
-is restored as well, or the doubt is stated and nothing is written.
+Under any damage to one of its two files, the previous value is restored. Where both are damaged it
+is restored as well, or the uncertainty is reported and nothing is written.
 """
 
 import itertools
@@ -36,7 +36,7 @@ LINES = 4
 
 @pytest.fixture
 def leftover(rig: Rig) -> list[Path]:
-    """Both files of a journal: 150 W before, then 90 W, back, and 80 W when it was killed."""
+    """Return both files of a journal: 150 W before, then 90 W, restored, and 80 W at the kill."""
     lever = rig.lever(LIMIT)
     rig.state.mkdir()
     entry = JournalEntry(LIMIT, lever.device, "W", {"": 150.0})
@@ -53,7 +53,9 @@ def leftover(rig: Rig) -> list[Path]:
 
 
 def changed_bytes(data: bytes) -> Iterator[bytes]:
-    """Cut at every byte, and every byte changed: one bit, all bits, into a newline."""
+    """Return the bytes cut at every place, and with every byte changed: one bit, all bits, a
+    newline.
+    """
     for position in range(len(data)):
         yield data[:position]
         for other in (data[position] ^ 1, data[position] ^ 0xFF, 0x0A):
@@ -61,7 +63,7 @@ def changed_bytes(data: bytes) -> Iterator[bytes]:
 
 
 def changed_lines(data: bytes) -> list[bytes | None]:
-    """Gone (None), empty, and any set of lines missing or turned into rubbish."""
+    """Return the file missing (None), empty, and with any set of lines missing or overwritten."""
     lines = data.splitlines(keepends=True)
     assert len(lines) == LINES
     changes: list[bytes | None] = [None, b""]
@@ -82,7 +84,7 @@ def put(file: Path, data: bytes | None) -> None:
 
 @pytest.mark.parametrize("damaged", [0, 1], ids=["journal", "copy"])
 def test_no_change_of_one_file_loses_the_previous_value(leftover: list[Path], damaged: int) -> None:
-    """At every byte: it is known what the lever was, and that it has to be restored."""
+    """At every byte the previous value is known, and that it has to be restored."""
     data = leftover[damaged].read_bytes()
     for change in changed_bytes(data):
         put(leftover[damaged], change)
@@ -95,7 +97,10 @@ def test_no_change_of_one_file_loses_the_previous_value(leftover: list[Path], da
 def test_damaged_lines_of_one_file_are_restored_from_the_other(
     rig: Rig, leftover: list[Path], damaged: int
 ) -> None:
-    """Any lines missing or destroyed, or the whole file: 150 W is back, and both files are gone."""
+    """Any lines missing or destroyed, or the whole file:
+
+    150 W is restored, and both files are removed.
+    """
     before = [file.read_bytes() for file in leftover]
     for change in changed_lines(before[0]):
         for file, data in zip(leftover, before, strict=True):
@@ -108,7 +113,9 @@ def test_damaged_lines_of_one_file_are_restored_from_the_other(
 
 
 def leaves_no_trace(before: bytes, *changes: bytes | None) -> bool:
-    """Both lack the last record, with nothing in its place, and one looks whole; or all is gone."""
+    """Return true if both lack the last record without a trace while one looks whole, or all is
+    missing.
+    """
     last = before.splitlines()[-1]
     if any(change and (last in change or change.endswith(b"rubbish\n")) for change in changes):
         return False
@@ -118,7 +125,7 @@ def leaves_no_trace(before: bytes, *changes: bytes | None) -> bool:
 
 
 def test_damage_of_both_files_is_restored_or_said(rig: Rig, leftover: list[Path]) -> None:
-    """Never another value, and never 'nothing to do' while it stands at ours."""
+    """It is never another value, and never 'nothing to do' while the lever is still set."""
     before = leftover[0].read_bytes()
     changes = changed_lines(before)
     fates = set()
@@ -143,7 +150,9 @@ def test_damage_of_both_files_is_restored_or_said(rig: Rig, leftover: list[Path]
 
 @pytest.mark.parametrize("moment", ["created", "removed"])
 def test_killed_between_the_two_files(rig: Rig, moment: str) -> None:
-    """Promise: a kill while files are created or removed leaves no doubt about unread levers."""
+    """Promise: a kill while files are created or removed leaves no uncertainty about unread
+    levers.
+    """
     lever = rig.lever(LIMIT)
     lever.reads_back = False
     rig.state.mkdir()
@@ -165,7 +174,7 @@ def test_killed_between_the_two_files(rig: Rig, moment: str) -> None:
 
 
 def test_doubt_stops_the_next_hold_until_it_is_decided(rig: Rig, leftover: list[Path]) -> None:
-    """The lost value may be ours: the next hold must not take it for the previous one."""
+    """The lost value may be Wattloop's: the next session must not take it for the previous one."""
     for file in leftover:
         file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:3]) + b"rubbish\n")
     with pytest.raises(LeverError, match=r"is at 80 W, and its journal has lost a record.* 150"):
@@ -183,7 +192,7 @@ def old_line(record: object) -> bytes:
 
 
 def old_journal(rig: Rig) -> list[bytes]:
-    """As earlier versions wrote it: one file, records without numbers."""
+    """Return a journal as earlier versions wrote it: one file, records without numbers."""
     lever = rig.lever(LIMIT)
     known = {"name": LIMIT, "device": lever.device, "unit": "W", "previous": {"": 150.0}}
     header = {"version": 1, "owner": DEAD.to_dict(), "environment": dict(lever.where())}
@@ -209,7 +218,7 @@ def test_journal_of_an_earlier_version_is_restored(rig: Rig) -> None:
 def test_last_record_of_an_earlier_version_destroyed(
     rig: Rig, stands_w: float, after_w: float
 ) -> None:
-    """What was done before it counts no more: a known value is restored, an unknown one said."""
+    """Earlier records then do not decide: a known value is restored, an unknown one reported."""
     rig.state.mkdir()
     lines = old_journal(rig)
     put(rig.state / "1-1-00000000.journal", b"".join(lines[:3]) + lines[3].replace(b"8", b"7"))
@@ -223,7 +232,7 @@ def test_last_record_of_an_earlier_version_destroyed(
 @pytest.mark.parametrize("deleted", ["journal", "copy", "folder"])
 @pytest.mark.parametrize("guardian", ["1", "0"], ids=["guardian", "no guardian"])
 def test_deleted_during_a_hold_and_killed(rig: Rig, deleted: str, guardian: str) -> None:
-    """The other file restores: by the guardian, or by the next `restore` when all was killed."""
+    """The other file is used: by the watchdog, or by the next `restore` after all was killed."""
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN=guardian)
     (journal,) = rig.journals()
     files = journal_files(journal)
@@ -246,7 +255,7 @@ def test_deleted_during_a_hold_and_killed(rig: Rig, deleted: str, guardian: str)
 def test_place_for_copies_that_cannot_be_used_is_said(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One file is better than no hold; it is told once, with the remedy."""
+    """One file is better than no session; the problem is reported once, with the remedy."""
     blocked = rig.folder / "file"
     blocked.touch()
     monkeypatch.setenv("WATTLOOP_STATE_COPY_DIR", str(blocked))
@@ -262,7 +271,7 @@ def test_place_for_copies_that_cannot_be_used_is_said(
 
 
 def test_folder_for_copies_is_for_this_user_only(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one that others may write to, they could remove the copy or put another in its place."""
+    """In a folder that others may write to, they could remove or replace the copy."""
     with lever_session([rig.lever(LIMIT)], guardian=False):
         copy = journal_files(rig.journals()[0])[1]
         assert copy.parent.stat().st_mode & 0o077 == 0

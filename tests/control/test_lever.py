@@ -1,4 +1,4 @@
-"""Promises of each lever: it keeps the contract, and does what its driver expects."""
+"""Promises of each lever: it keeps the contract, and follows its driver."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_file_levers_keep_the_contract(
 def test_nvidia_levers_keep_the_contract(
     rig: Rig, stub: StubNvml, name: str, good: list[Setting], bad: list[Setting]
 ) -> None:
-    """Through the real nvidia-ml-py."""
+    """The levers use the real nvidia-ml-py."""
     check_lever(lambda: rig.lever(name), good=good, bad=bad)
 
 
@@ -60,7 +60,7 @@ def test_each_policy_is_kept_within_its_own_limits(rig: Rig) -> None:
 
 
 def test_both_bounds_on_a_processor_with_different_cores(rig: Rig) -> None:
-    """Bounds above what some cores reach are clipped together, and do not cross there."""
+    """Bounds that some cores cannot reach are clipped together, and do not cross there."""
     rig.cpufreq.add_policy(bounds_mhz=(800, 2000), limits_mhz=(800, 2000))
     names = ["cpu/min_frequency", "cpu/max_frequency"]
     with lever_session([rig.lever(name) for name in names]) as held:
@@ -79,7 +79,9 @@ def test_governor_only_of_what_all_policies_have(rig: Rig) -> None:
 
 
 def test_amd_clocks_set_the_mode_first_and_restore_both(rig: Rig) -> None:
-    """Levels need mode `manual`; afterwards the mode is what it was and all levels are allowed."""
+    """Levels need mode `manual`; afterwards the mode is the earlier one and all levels are
+    allowed.
+    """
     rig.card.put(MODE, "high")
     with lever_session([rig.lever("gpu:0/sm_clock"), rig.lever("gpu:0/memory_clock")]) as held:
         held.set({"gpu:0/sm_clock": 1150.0})
@@ -93,7 +95,7 @@ def test_amd_clocks_set_the_mode_first_and_restore_both(rig: Rig) -> None:
 
 
 def test_amd_clock_that_is_put_back_leaves_the_other_locked(rig: Rig) -> None:
-    """Any mode but `manual` lets go of both clocks: it comes back with the last of them."""
+    """Any mode but `manual` frees both clocks, so the mode is restored with the last of them."""
     sm, memory = "gpu:0/sm_clock", "gpu:0/memory_clock"
     with lever_session([rig.lever(sm), rig.lever(memory)]) as held:
         held.set({sm: 1100.0, memory: 900.0})
@@ -112,7 +114,7 @@ def test_amd_clock_that_is_put_back_leaves_the_other_locked(rig: Rig) -> None:
 
 
 def test_amd_clocks_left_by_a_killed_owner_come_back_together(rig: Rig) -> None:
-    """Also when one had been put back before: the journal of the other has the mode."""
+    """This also holds when one had been restored before: the other's journal has the mode."""
     owner = rig.start(
         """
 with hold([lever("gpu:0/sm_clock"), lever("gpu:0/memory_clock")]) as held:
@@ -136,7 +138,7 @@ with hold([lever("gpu:0/sm_clock"), lever("gpu:0/memory_clock")]) as held:
 def test_amd_levels_are_only_written_in_manual_mode(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver refuses levels in other modes, also while we restore."""
+    """The driver refuses levels in other modes, also during a restore."""
     from wattloop.control import amd
 
     refused: list[str] = []
@@ -180,7 +182,7 @@ def test_card_without_limits_is_not_set(rig: Rig, stub: StubNvml) -> None:
 def test_root_only_is_said_without_trying(
     rig: Rig, stub: StubNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plain user is told the command an administrator would use."""
+    """The message has the command that an administrator would use."""
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     state = rig.lever("gpu:0/memory_clock").state()
     assert state.available is False

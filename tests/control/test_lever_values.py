@@ -1,4 +1,4 @@
-"""Promises of values: what people write becomes what the device takes, or a clear refusal."""
+"""Promises of values: common notations become device values, or are refused with a reason."""
 
 import pytest
 
@@ -31,7 +31,7 @@ from wattloop.core.errors import ConfigError
 def test_values_as_people_write_them(
     rig: Rig, lever: str, text: str | float, value: Setting
 ) -> None:
-    """Units, shares of the default (power) or the maximum (clocks), names, `default`."""
+    """Units, shares of the default (power) or the maximum (clocks), names, and `default`."""
     assert parse_setting(text, rig.lever(lever)) == value
 
 
@@ -53,7 +53,7 @@ def test_values_as_people_write_them(
     ],
 )
 def test_other_values_are_refused(rig: Rig, lever: str, text: str | float, message: str) -> None:
-    """The refusal names the lever, and what would be right."""
+    """The refusal names the lever and the valid form."""
     with pytest.raises(ConfigError, match=message) as refusal:
         parse_setting(text, rig.lever(lever))
     assert lever in str(refusal.value)

@@ -18,7 +18,7 @@ def mode(path: Path) -> int:
 
 @pytest.fixture
 def default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The machine's place, somewhere else."""
+    """Move the machine's lock folder to another place."""
     path = tmp_path / "control"
     monkeypatch.setattr(journal, "DEFAULT_PLACE", path)
     monkeypatch.delenv(journal.STATE_VARIABLE, raising=False)
@@ -26,7 +26,7 @@ def default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_machines_place_is_for_everybody(default: Path) -> None:
-    """Whatever the umask: every user may lock there, with files that are only theirs."""
+    """Under any umask every user may lock there, with files of their own."""
     before = os.umask(0o077)
     try:
         assert journal.state_directory() == default
@@ -40,7 +40,7 @@ def test_machines_place_is_for_everybody(default: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
 def test_root_takes_the_place_over(default: Path) -> None:
-    """A user who made it first cannot remove what root keeps there."""
+    """A user who created the folder first cannot remove root's files in it."""
     default.mkdir()
     os.chown(default, 12345, 12345)
     journal.state_directory()
@@ -58,7 +58,7 @@ def test_link_is_not_followed(default: Path, tmp_path: Path) -> None:
 def test_place_that_cannot_be_made_is_said(
     default: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the variable that names another one."""
+    """The error names the variable that sets another folder."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(journal.STATE_VARIABLE, str(tmp_path / "file" / "state"))
     with pytest.raises(LeverError, match="name a writable directory with WATTLOOP_STATE_DIR"):
@@ -76,7 +76,7 @@ def test_owner_of_a_lock_can_be_read_by_others(tmp_path: Path) -> None:
 
 
 def test_released_device_is_free_while_a_program_has_a_copy_of_its_lock(tmp_path: Path) -> None:
-    """A program that another thread starts has one until it executes."""
+    """A program that another thread starts has a copy until it executes."""
     lock = DeviceLock.take("cpu", tmp_path, Owner.this_process())
     with program_with_copies_of(lock_path("cpu", tmp_path)):
         lock.release()
@@ -84,7 +84,7 @@ def test_released_device_is_free_while_a_program_has_a_copy_of_its_lock(tmp_path
 
 
 def test_owner_with_a_reused_number_is_dead() -> None:
-    """A process is told from a later one with its number by its start, and by the boot."""
+    """The start time and the boot distinguish a process from a later one with its number."""
     me = Owner.this_process()
     assert me.alive
     assert not Owner(me.pid, me.started - 1, me.boot_id, "", "", 0.0).alive

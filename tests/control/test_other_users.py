@@ -32,7 +32,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as ano
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A place for everybody, where everybody can get to."""
+    """Make a folder that every user can enter and write to."""
     folder = Path(tempfile.mkdtemp(prefix="wattloop-place-"))
     folder.chmod(0o1777)
     yield folder
@@ -41,15 +41,17 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def leftover(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A journal with 150 W for a package that stands at 90 W; we find the package ourselves."""
+    """Write a journal with 150 W for a package that is at 90 W; Wattloop finds the package
+    itself.
+    """
     monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(rig.folder / "sys"))
     monkeypatch.setenv("WATTLOOP_STATE_COPY_DIR", "/dev/null/copies")  # one file only
     rig.put_limit_w(90)
     return dead_owner(rig)
 
 
-def as_nobody(act: Callable[[], object]) -> str:
-    """What `act` gives, or says when it fails, in a process of a user without rights."""
+def run_without_rights(act: Callable[[], object]) -> str:
+    """Run `act` in a process of a user without rights; return its result or its error."""
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
@@ -70,7 +72,7 @@ def as_nobody(act: Callable[[], object]) -> str:
 
 @as_root
 def test_journal_of_a_stranger_is_not_believed(rig: Rig, leftover: Path) -> None:
-    """Another user's journal would let them choose what root writes; it takes --force."""
+    """Another user's journal would let that user choose what root writes; it needs --force."""
     os.chown(leftover, 12345, 12345)
     (result,) = restore(rig.state)
     assert result.fate is RestoreStatus.FOREIGN
@@ -81,7 +83,7 @@ def test_journal_of_a_stranger_is_not_believed(rig: Rig, leftover: Path) -> None
 
 
 def test_lock_file_under_a_second_name_is_not_believed(rig: Rig, leftover: Path) -> None:
-    """Every user may write those of earlier versions: a link makes a journal of one."""
+    """Every user may write those of earlier versions: a link would make a journal of one."""
     lock = rig.state / "rapl-9-d3adbeef.lock"  # of an earlier version
     lock.write_bytes(leftover.read_bytes())
     lock.chmod(0o666)
@@ -97,7 +99,7 @@ def test_lock_file_under_a_second_name_is_not_believed(rig: Rig, leftover: Path)
 def test_strangers_journal_names_no_files(
     rig: Rig, leftover: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even with --force: where devices are is for us to know, or root would write anywhere."""
+    """Even with --force Wattloop locates devices itself, or root would write anywhere."""
     os.chown(leftover, 12345, 12345)
     monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(rig.folder / "nothing"))
     (result,) = restore(rig.state, force=True)
@@ -110,7 +112,9 @@ def test_strangers_journal_names_no_files(
 def test_strangers_journal_does_not_stop_a_hold(
     rig: Rig, leftover: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is said and kept; what is found is restored, so that its own restore still finds it."""
+    """It is reported and stays; found levers are restored, so that its own restore still finds
+    them.
+    """
     os.chown(leftover, 12345, 12345)
     with lever_session([rig.lever(LIMIT)], guardian=False) as held:
         assert held.previous == {LIMIT: 90.0}
@@ -122,7 +126,7 @@ def test_strangers_journal_does_not_stop_a_hold(
 
 @as_root
 def test_root_can_forget_what_a_stranger_left(rig: Rig, leftover: Path) -> None:
-    """A user who is gone cannot come back to restore; nothing is written."""
+    """A user who has left cannot come back to restore; nothing is written."""
     os.chown(leftover, 12345, 12345)
     assert [result.fate for result in restore(rig.state, forget=True)] == [RestoreStatus.FORGOTTEN]
     assert rig.limit_w() == 90
@@ -161,7 +165,9 @@ ME = Owner.this_process().to_dict()
 )
 @as_root
 def test_garbage_of_a_stranger_stops_nobody(rig: Rig, leftover: Path, content: bytes) -> None:
-    """`restore` says it in plain letters and restores the rest; it does not stop a hold."""
+    """`restore` reports it without control characters and restores the rest; sessions still
+    work.
+    """
     strange = rig.state / "0.journal"
     strange.write_bytes(content)
     os.chown(strange, 12345, 12345)
@@ -191,7 +197,7 @@ def test_what_is_no_file_is_no_journal(rig: Rig, leftover: Path) -> None:
 
 
 def test_pipe_for_a_lock_keeps_nobody_waiting(tmp_path: Path) -> None:
-    """Who holds a device cannot be read from it; the kernel knows all the same."""
+    """The owner of the device cannot be read from it, but the kernel knows it."""
     os.mkfifo(lock_path("cpu", tmp_path))
     first = DeviceLock.take("cpu", tmp_path, Owner.this_process())
     signal.alarm(30)
@@ -204,7 +210,7 @@ def test_pipe_for_a_lock_keeps_nobody_waiting(tmp_path: Path) -> None:
 
 
 def test_link_for_a_lock_stops_no_restore(rig: Rig) -> None:
-    """Neither the link is followed nor the restore stopped."""
+    """The link is not followed, and the restore continues."""
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
     owner.kill()
     owner.wait()
@@ -220,7 +226,7 @@ def test_link_for_a_lock_stops_no_restore(rig: Rig) -> None:
 def test_journal_that_another_has_locked_is_not_used(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everybody can read it, and so lock it; without its lock it would pass for a leftover."""
+    """Every user can read and so lock it; without a lock it would pass for a leftover."""
     from wattloop.control import journal
 
     theirs: list[int] = []
@@ -238,7 +244,7 @@ def test_journal_that_another_has_locked_is_not_used(
 
 
 def test_lock_file_cannot_draw_on_a_terminal(tmp_path: Path) -> None:
-    """What anybody can write is not printed as it is."""
+    """Text that any user can write is escaped before it is printed."""
     lock = DeviceLock.take("cpu", tmp_path, Owner.this_process())
     text = json.dumps(ME | {"pid": 2**22 + 1, "command": "\x1b[2Jsu\n", "since": 1e300})
     lock_path("cpu", tmp_path).write_text(text)
@@ -249,7 +255,7 @@ def test_lock_file_cannot_draw_on_a_terminal(tmp_path: Path) -> None:
 
 
 def test_journal_has_no_secrets(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody can read it: it names what finds the devices, and no password."""
+    """Every user can read it: it has the data that find the devices, and no password."""
     monkeypatch.setenv("WATTLOOP_REDFISH_PASSWORD", "hunter2")
     monkeypatch.setenv("WATTLOOP_STORE", "postgresql://me:hunter2@host/runs")
     with lever_session([rig.lever(LIMIT)], guardian=False):
@@ -259,29 +265,31 @@ def test_journal_has_no_secrets(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> No
 
 @as_root
 def test_living_owner_is_left_alone_by_another_user(rig: Rig, place: Path) -> None:
-    """Who may not write a journal can see that it is held; it does not stop a hold elsewhere."""
+    """A user without write access sees that it is locked; sessions on other devices still work."""
     rig.extra["WATTLOOP_STATE_DIR"] = str(place)
     owner = rig.start(SLEEPER)
-    answer = as_nobody(lambda: [result.fate.value for result in restore(place)])
+    answer = run_without_rights(lambda: [result.fate.value for result in restore(place)])
     assert answer == str(["in use"] * 3)
-    assert as_nobody(lambda: restore(place, devices=["virtual:1"])[0].fate.value) == "in use"
+    assert (
+        run_without_rights(lambda: restore(place, devices=["virtual:1"])[0].fate.value) == "in use"
+    )
     assert owner.poll() is None
-    owner.kill()  # and its guardian restores before the place is removed
+    owner.kill()  # and its watchdog restores before the folder is removed
     assert eventually(lambda: not list(place.glob("*.journal")))
 
 
 @as_root
-def test_place_that_may_not_be_read_is_not_empty(place: Path) -> None:
+def test_folder_that_may_not_be_read_is_not_empty(place: Path) -> None:
     """'Nothing is left' would be a guess."""
     place.chmod(0o700)
-    assert "cannot be read (Permission denied)" in as_nobody(lambda: restore(place))
+    assert "cannot be read (Permission denied)" in run_without_rights(lambda: restore(place))
 
 
 @as_root
-def test_lock_that_cannot_be_made_is_said(place: Path) -> None:
-    """In a place that is read-only for this user: an error with a name, not a fault of ours."""
+def test_lock_that_cannot_be_made_is_reported(place: Path) -> None:
+    """In a read-only folder it is an error that names the file, not a traceback."""
     place.chmod(0o755)
-    answer = as_nobody(lambda: DeviceLock.take("cpu", place, Owner.this_process()))
+    answer = run_without_rights(lambda: DeviceLock.take("cpu", place, Owner.this_process()))
     assert answer.startswith("LeverError: ")
     assert answer.endswith("cannot be opened to lock the device: Permission denied")
 
@@ -289,7 +297,7 @@ def test_lock_that_cannot_be_made_is_said(place: Path) -> None:
 @as_root
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="no unshare to make a namespace")
 def test_owner_in_another_container_is_left_alone(rig: Rig) -> None:
-    """Its process number means nothing here; that it holds its journal does."""
+    """Its process number has no meaning here, but the lock on its journal does."""
     program = f"import sys; sys.argv = ['-c']\n{SLEEPER_IN_CONTAINER}"
     process = subprocess.Popen(
         [
@@ -356,7 +364,7 @@ STRANGER = 12345
 
 @pytest.fixture
 def lockers() -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
-    """Processes that lock files as a user, and what each could not lock."""
+    """Return processes that lock files as a user, and the files that each failed to lock."""
     with ExitStack() as running:
 
         def start(uid: int, *paths: Path) -> tuple[subprocess.Popen[str], str]:
@@ -372,7 +380,7 @@ def lockers() -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
 
 
 def lock_names(device: str, place: Path) -> list[Path]:
-    """Every name under which another user could lock a device."""
+    """Return every name under which another user could lock a device."""
     current = lock_path(device, place)
     legacy = current.with_name(current.name.replace(f".{os.geteuid()}.lock", ".lock"))
     names = [lock_path(device, place, uid) for uid in (os.geteuid(), STRANGER)]
@@ -380,7 +388,7 @@ def lock_names(device: str, place: Path) -> list[Path]:
 
 
 def test_lock_file_is_for_its_user_only(place: Path) -> None:
-    """Opening a file is all that it takes to lock it."""
+    """A user who can open a file can lock it."""
     DeviceLock.take("cpu", place, Owner.this_process()).release()
     assert lock_path("cpu", place).stat().st_mode & 0o777 == 0o600
 
@@ -410,7 +418,7 @@ def test_user_without_rights_cannot_hold_a_device(
 def test_user_without_rights_cannot_take_the_names_of_another(
     place: Path, lockers: Callable[..., Any]
 ) -> None:
-    """A user who may not remove the stranger's file uses the next name."""
+    """A user who may not remove the other's file uses the next name."""
     lockers(STRANGER, lock_path("cpu", place, NOBODY), lock_path("cpu", place, NOBODY, 1))
 
     def twice() -> str:
@@ -421,14 +429,16 @@ def test_user_without_rights_cannot_take_the_names_of_another(
             return str(error)
         return "both"
 
-    assert "already held by this process" in as_nobody(twice)
+    assert "already held by this process" in run_without_rights(twice)
 
 
 @as_root
 def test_user_who_may_set_the_device_is_named_by_the_kernel(
     rig: Rig, place: Path, lockers: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not by what the lock file says; with how long it runs, and how to end it."""
+    """The lock file's text is not used; the message has the running time and how to end the
+    process.
+    """
     monkeypatch.setenv("WATTLOOP_STATE_DIR", str(place))
     lever = rig.lever(LIMIT)
     os.chown(rig.package / "constraint_0_power_limit_uw", STRANGER, STRANGER)
@@ -447,19 +457,21 @@ def test_user_who_may_set_the_device_is_named_by_the_kernel(
 
 @as_root
 def test_lock_of_root_counts_for_every_user(place: Path) -> None:
-    """Root's lock file cannot be opened by others; the kernel says that it is held."""
+    """Other users cannot open root's lock file, but the kernel reports its lock."""
     lock = DeviceLock.take("cpu", place, Owner.this_process())
-    answer = as_nobody(lambda: DeviceLock.take("cpu", place, Owner.this_process()))
+    answer = run_without_rights(lambda: DeviceLock.take("cpu", place, Owner.this_process()))
     assert answer.startswith(f"DeviceBusy: cpu is held by process {os.getpid()} (")
     lock.release()
-    assert "DeviceLock" in as_nobody(lambda: DeviceLock.take("cpu", place, Owner.this_process()))
+    assert "DeviceLock" in run_without_rights(
+        lambda: DeviceLock.take("cpu", place, Owner.this_process())
+    )
 
 
 @as_root
 def test_stranger_who_locks_a_leftover_journal_does_not_stop_its_restore(
     rig: Rig, place: Path, lockers: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every user can read it, and so lock it, once its owner is dead."""
+    """Once its owner has ended, every user can read it, and so lock it."""
     rig.extra["WATTLOOP_STATE_DIR"] = str(place)
     monkeypatch.setenv("WATTLOOP_STATE_DIR", str(place))
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
@@ -474,7 +486,7 @@ def test_stranger_who_locks_a_leftover_journal_does_not_stop_its_restore(
 
 
 def test_removed_lock_file_does_not_give_a_device_away(rig: Rig) -> None:
-    """Its owner lives and has its journal locked: the device is in use."""
+    """Its owner is running and has its journal locked: the device is in use."""
     owner = rig.start(SLEEPER)
     for lock in rig.state.glob("*.lock"):
         lock.unlink()

@@ -8,7 +8,7 @@ PAGE = (ROOT / "docs" / "control.md").read_text()
 
 
 def test_every_promise_names_a_test_that_exists() -> None:
-    """A renamed or deleted test would leave a promise that nothing keeps."""
+    """A renamed or deleted test would leave a promise without a test."""
     files = [*(ROOT / "tests/control").glob("*.py"), ROOT / "tests/cli/test_levers.py"]
     there = {name for path in files for name in re.findall(r"def (test_\w+)", path.read_text())}
     named = set(re.findall(r"`(test_\w+)`", PAGE))

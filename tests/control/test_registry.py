@@ -1,4 +1,4 @@
-"""Promises of the registry: levers with values, ranges and permissions as they are, nothing set."""
+"""Promises of the registry: levers with present values, ranges and permissions, and no change."""
 
 import os
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_file_levers_show_value_and_range(tmp_path: Path) -> None:
 def test_read_only_lever_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lever this user may not write is not available, with the permission that is missing."""
+    """A lever without write permission is not available, and the missing permission is named."""
     host = machine(tmp_path)
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -73,15 +73,15 @@ def test_read_only_lever_says_what_is_missing(
 
 
 def test_machine_without_levers_gets_reasons(tmp_path: Path) -> None:
-    """Nothing there: one line per kind, each with a reason."""
+    """One line per kind, each with a reason."""
     assert find_levers(Host(sysfs=tmp_path)) == []
     levers = find_levers(Host(sysfs=tmp_path)).states()
     assert levers
     assert all(not lever.available and lever.reason for lever in levers)
 
 
-def test_looking_changes_nothing(tmp_path: Path) -> None:
-    """No file of the tree is touched."""
+def test_listing_changes_nothing(tmp_path: Path) -> None:
+    """No file of the tree changes."""
     host = machine(tmp_path)
     before = {p: (p.read_text(), p.stat().st_mtime_ns) for p in tmp_path.rglob("*") if p.is_file()}
     find_levers(host).states()
@@ -142,8 +142,8 @@ def test_amd_levers_are_numbered_as_the_meter_numbers_the_cards(tmp_path: Path) 
     assert levers["gpu:2/power_limit"].value == 300.0
 
 
-def test_garbage_is_no_value(tmp_path: Path) -> None:
-    """Words that Python takes for numbers are neither shown nor offered as limits."""
+def test_garbage_is_not_a_value(tmp_path: Path) -> None:
+    """Text that Python reads as numbers is neither shown nor offered as a limit."""
     host = machine(tmp_path)
     put(tmp_path / "devices/system/cpu/cpufreq/policy0/scaling_max_freq", "nan")
     put(tmp_path / "class/powercap/intel-rapl:0/constraint_0_max_power_uw", "inf")

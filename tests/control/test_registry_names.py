@@ -41,13 +41,13 @@ def test_one_and_all_of_a_kind(rig: Rig, stub: StubNvml) -> None:
     ],
 )
 def test_wrong_names_are_explained(rig: Rig, stub: StubNvml, name: str, message: str) -> None:
-    """A typo gets the nearest name, a number that is not there those that are."""
+    """A typing error gets the nearest name, and an unknown number the existing ones."""
     with pytest.raises(ConfigError, match=message):
         levers_named(rig.levers(), name)
 
 
 def test_machine_without_any_lever() -> None:
-    """It says what would be needed, and how to try the virtual GPU."""
+    """The message says what is needed, and how to try the virtual GPU."""
     with pytest.raises(ConfigError, match=r"no lever on this machine.*WATTLOOP_VIRTUAL_GPUS=1"):
         levers_named([], "gpu:0/power_limit")
 
@@ -62,7 +62,7 @@ def test_machine_without_any_lever() -> None:
     ],
 )
 def test_what_is_not_there_is_no_unknown_lever(tmp_path: Path, name: str, reason: str) -> None:
-    """Why it cannot be set on this machine, and what would help."""
+    """The message says why it cannot be set on this machine, and what would help."""
     AmdgpuTree(tmp_path).add_card() if name.startswith("cpu") else CpufreqTree(tmp_path)
     levers = find_levers(Host(sysfs=tmp_path))
     with pytest.raises(ConfigError, match=rf"{name} cannot be set here: {reason}"):

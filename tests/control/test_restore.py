@@ -1,4 +1,4 @@
-"""Promises of `restore`: only what dead owners left, only what is theirs, never out of limits."""
+"""Promises of `restore`: only leftovers of ended owners, only their own values, within limits."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ from wattloop.core.errors import DeviceBusy
 
 
 def dead_owner(rig: Rig, previous: float = 150.0, ours: float = 90.0, boot: str = "") -> Path:
-    """The journal of a process that is no more."""
+    """Write the journal of a process that has ended."""
     me = Owner.this_process()
     owner = Owner(2**22 + 1, 1, boot or me.boot_id, "sweep", "root", 0.0)
     lever = rig.lever(LIMIT)
@@ -34,7 +34,7 @@ def dead_owner(rig: Rig, previous: float = 150.0, ours: float = 90.0, boot: str 
 
 
 def test_nothing_to_do(rig: Rig) -> None:
-    """Without leftovers nothing happens, not even where no directory is."""
+    """Without leftovers nothing happens, even where the folder is missing."""
     assert restore(rig.state) == []
     assert not rig.state.exists()
 
@@ -51,7 +51,7 @@ def test_living_owner_is_left_alone(rig: Rig) -> None:
 
 
 def test_somebody_elses_value_is_left_unless_forced(rig: Rig) -> None:
-    """Neither ours nor the previous one: kept in the journal, and written with force only."""
+    """A value that is neither Wattloop's nor the previous one stays, unless --force is given."""
     dead_owner(rig)
     rig.put_limit_w(111)
     (result,) = restore(rig.state)
@@ -75,8 +75,8 @@ def test_forget_keeps_the_present_value(rig: Rig) -> None:
     assert rig.journals() == []
 
 
-def test_next_hold_takes_somebody_elses_value_as_the_previous_one(rig: Rig) -> None:
-    """Who changed it last has the last word: the next hold restores to that."""
+def test_next_session_takes_another_programs_value_as_the_previous_one(rig: Rig) -> None:
+    """The last change takes precedence: the next session restores that value."""
     dead_owner(rig)
     rig.put_limit_w(111)
     with lever_session([rig.lever(LIMIT)]) as held:
@@ -97,7 +97,7 @@ def test_next_hold_takes_somebody_elses_value_as_the_previous_one(rig: Rig) -> N
 def test_after_a_reboot_only_our_own_value_is_replaced(
     rig: Rig, present_w: float, fate: RestoreStatus, after_w: float
 ) -> None:
-    """What the machine came up with is not overwritten, since our settings went with the boot."""
+    """The machine's value after the boot is not overwritten, since settings end with the boot."""
     dead_owner(rig, boot="another-boot")
     rig.put_limit_w(present_w)
     (result,) = restore(rig.state)
@@ -107,7 +107,7 @@ def test_after_a_reboot_only_our_own_value_is_replaced(
 
 
 def test_a_device_that_is_not_there_yet_after_a_reboot_is_kept(rig: Rig) -> None:
-    """Its driver may be loaded later; then what still shows our value is put back."""
+    """Its driver may be loaded later; then a value that is still Wattloop's is restored."""
     dead_owner(rig, boot="another-boot")
     rig.put_limit_w(90)
     limit = rig.package / "constraint_0_power_limit_uw"
@@ -124,7 +124,7 @@ def test_a_device_that_is_not_there_yet_after_a_reboot_is_kept(rig: Rig) -> None
 
 
 def test_a_device_that_never_comes_back_can_be_forgotten(rig: Rig) -> None:
-    """A card that was taken out of the machine is not asked for for ever."""
+    """A card that was removed from the machine does not stay in the journal for ever."""
     dead_owner(rig, boot="another-boot")
     (rig.package / "constraint_0_power_limit_uw").unlink()
     assert [result.fate for result in restore(rig.state)] == [RestoreStatus.ABSENT]
@@ -144,7 +144,7 @@ def test_previous_value_outside_limits_never_reaches_the_device(rig: Rig) -> Non
 
 
 def test_vanished_device_does_not_stop_the_others(rig: Rig) -> None:
-    """The governor is restored although the package is gone, which stays in the journal."""
+    """The governor is restored although the package is missing, which stays in the journal."""
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
     owner.kill()
     owner.wait()
@@ -170,7 +170,7 @@ def test_dry_run_shows_and_writes_nothing(rig: Rig) -> None:
 
 
 def test_damaged_journal_is_said_and_kept(rig: Rig) -> None:
-    """A journal whose beginning cannot be read is reported with its path, never guessed at."""
+    """A journal with an unreadable beginning is reported with its path, never guessed at."""
     path = dead_owner(rig)
     for file in journal_files(path):
         file.write_bytes(file.read_bytes().replace(b"150.0", b"151.0"))
@@ -183,7 +183,7 @@ def test_damaged_journal_is_said_and_kept(rig: Rig) -> None:
 
 
 def test_journal_survives_a_restore_that_is_killed(rig: Rig) -> None:
-    """A part marked as done is not looked at again; the rest is."""
+    """A part marked as done is not restored again; the rest is."""
     path = dead_owner(rig)
     journal = Journal.take_over(path)
     assert journal is not None
@@ -211,7 +211,7 @@ def test_the_same_card_is_found_by_its_device(rig: Rig) -> None:
 
 
 def test_each_policy_is_restored_on_its_own(rig: Rig) -> None:
-    """A policy whose file shows garbage, or is gone, does not stop the others."""
+    """A policy whose file has garbage, or is missing, does not stop the others."""
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
     owner.kill()
     owner.wait()
@@ -243,7 +243,7 @@ def test_value_rounded_by_the_device_is_known_again(rig: Rig) -> None:
 def test_record_after_a_torn_one_is_read(rig: Rig) -> None:
     """A process that continues a journal which ends in half a line begins a new line.
 
-    The half line may have been a setting, so what is done after it is looked at once more.
+    The half line may have been a setting, so later records are checked again.
     """
     path = dead_owner(rig)
     with path.open("ab") as file:
@@ -260,7 +260,7 @@ def test_record_after_a_torn_one_is_read(rig: Rig) -> None:
 
 
 def test_journal_says_how_its_devices_are_found(rig: Rig) -> None:
-    """A program that names its sysfs in code is restored by one that does not know of it."""
+    """A program with its own sysfs path in code is restored by one that does not know the path."""
     with lever_session([rig.lever(LIMIT)]):
         (path,) = rig.journals()
         found = read_journal(path).environment["WATTLOOP_SYSFS_ROOT"]

@@ -1,4 +1,4 @@
-"""Promises of `hold`: checked, journaled, set, read back, and put back however the block ends."""
+"""Promises of `hold`: checked, journaled, set, read back, and restored however the block ends."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def is_back(rig: Rig) -> bool:
 
 
 def test_set_inside_and_back_outside(rig: Rig) -> None:
-    """The value is set inside the block; afterwards the previous one is back, and no journal."""
+    """The value is set inside the block; afterwards it is restored, and the journal removed."""
     with lever_session([rig.lever(LIMIT)]) as held:
         held.set({LIMIT: 100.0})
         assert rig.limit_w() == 100
@@ -43,8 +43,8 @@ def test_set_inside_and_back_outside(rig: Rig) -> None:
     assert rig.journals() == []
 
 
-def test_nothing_to_set_is_nothing(rig: Rig) -> None:
-    """No levers, or no settings: no journal line, no error."""
+def test_without_settings_nothing_happens(rig: Rig) -> None:
+    """Without levers or settings there is neither a journal line nor an error."""
     with lever_session([]) as held:
         held.set({})
     with lever_session([rig.lever(LIMIT)], guardian=False) as held:
@@ -62,7 +62,7 @@ def test_exception_restores(rig: Rig) -> None:
 
 
 def test_each_policy_gets_its_own_value_back(rig: Rig) -> None:
-    """Policies that differed before differ again in the same way."""
+    """Policies that differed before differ in the same way afterwards."""
     names = ["cpu/governor", "cpu/min_frequency", "cpu/max_frequency"]
     with lever_session([rig.lever(name) for name in names]) as held:
         held.set(dict(zip(names, ["schedutil", 2000.0, 2500.0], strict=True)))
@@ -104,7 +104,7 @@ def test_bounds_that_cross_are_refused(rig: Rig) -> None:
 
 
 def test_value_outside_limits_reaches_nothing(rig: Rig) -> None:
-    """Every value is checked before the first is written: a bad second one stops the first."""
+    """Every value is checked before the first write: an invalid second one stops the first."""
     with lever_session([rig.lever(LIMIT), rig.lever("cpu/governor")]) as held:
         with pytest.raises(ConfigError, match="outside the device's limits, 0 to 200 W"):
             held.set({"cpu/governor": "schedutil", LIMIT: 201.0})
@@ -144,7 +144,7 @@ def test_journal_is_on_disk_before_the_device_is_touched(
 
 
 def test_full_disk_sets_nothing(rig: Rig) -> None:
-    """What cannot be journaled is not set; what was set before is restored all the same."""
+    """A value that cannot be journaled is not set; earlier ones are restored all the same."""
     owner = rig.start(
         f"""
 import resource
@@ -168,7 +168,7 @@ with hold([lever("{LIMIT}")], guardian=False) as held:
 
 
 class Stubborn(Lever):
-    """Takes everything and does nothing."""
+    """A lever that accepts every value and ignores it."""
 
     def __init__(self, real: Lever) -> None:
         self.name, self.device, self._real = real.name, real.device, real
@@ -182,7 +182,7 @@ class Stubborn(Lever):
 
 
 def test_value_that_did_not_take_is_an_error(rig: Rig) -> None:
-    """What is read back is compared; a device that ignores the write is found out."""
+    """Values are read back and compared, so a device that ignores the write is detected."""
     stubborn = Stubborn(rig.lever(LIMIT))
     with lever_session([stubborn]) as held, pytest.raises(LeverError, match="did not take 90 W"):
         held.set({LIMIT: 90.0})
@@ -190,7 +190,9 @@ def test_value_that_did_not_take_is_an_error(rig: Rig) -> None:
 
 
 def test_value_that_does_not_go_back_is_reported(rig: Rig) -> None:
-    """What is restored is read back too; a device that ignores it is found out, and kept."""
+    """Restored values are read back too; a device that ignores them is reported, and stays in
+    the journal.
+    """
     lever = rig.lever(LIMIT)
     with (
         pytest.raises(LeverError, match="did not go back to 150 W: it shows 90 W"),
@@ -202,7 +204,9 @@ def test_value_that_does_not_go_back_is_reported(rig: Rig) -> None:
 
 
 def test_rounding_by_the_device_is_no_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A register counts in eighths of a watt: the rounded value is taken, known again, restored."""
+    """A register counts in eighths of a watt: the rounded value is accepted, recognised and
+    restored.
+    """
     from wattloop.control import file_lever
 
     write = file_lever.write_file
@@ -222,14 +226,14 @@ def test_rounding_by_the_device_is_no_error(rig: Rig, monkeypatch: pytest.Monkey
 
 
 def test_value_near_the_previous_one_is_restored_too(rig: Rig) -> None:
-    """What the device could have rounded to is not taken for the previous value."""
+    """A value that the device may have rounded is not taken for the previous value."""
     with applied(rig.lever(LIMIT), 149.95):
         assert rig.limit_w() == 149.95
     assert rig.limit_w() == 150
 
 
 def test_previous_value_outside_limits_is_refused(rig: Rig) -> None:
-    """A lever that could not be put back, since it stands outside its limits, is not touched."""
+    """A lever outside its limits could not be restored, so it is not set."""
     rig.put_limit_w(4095)
     with (
         pytest.raises(LeverError, match="it could not be put back"),
@@ -240,7 +244,9 @@ def test_previous_value_outside_limits_is_refused(rig: Rig) -> None:
 
 
 def test_without_stated_maximum_nothing_above_the_present_value(rig: Rig) -> None:
-    """Where the kernel states no maximum the present value is the highest; it comes back too."""
+    """Where the kernel states no maximum, the present value is the highest; it can be restored
+    too.
+    """
     (rig.package / "constraint_0_max_power_uw").unlink()
     with lever_session([rig.lever(LIMIT)]) as held:
         held.set({LIMIT: 100.0})
@@ -251,7 +257,9 @@ def test_without_stated_maximum_nothing_above_the_present_value(rig: Rig) -> Non
 
 
 def test_vanished_device_does_not_stop_the_others(rig: Rig) -> None:
-    """One lever's files disappear: the other is restored, the failure said, the journal kept."""
+    """One lever's files disappear: the other is restored, the failure reported, the journal
+    kept.
+    """
     with (
         pytest.raises(LeverError, match=r"not restored: .*is gone.*'wattloop restore --forget'"),
         lever_session([rig.lever(LIMIT), rig.lever("gpu:0/power_limit")]) as held,
@@ -264,7 +272,7 @@ def test_vanished_device_does_not_stop_the_others(rig: Rig) -> None:
 
 
 def test_somebody_elses_value_is_left(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
-    """A value set by an administrator meanwhile stays, and it is said."""
+    """A value that an administrator sets meanwhile stays, and is reported."""
     with applied(rig.lever(LIMIT), 90.0):
         rig.put_limit_w(111)
     assert rig.limit_w() == 111
@@ -276,7 +284,7 @@ def test_somebody_elses_value_is_left(rig: Rig, capsys: pytest.CaptureFixture[st
 def test_signal_restores_and_ends_as_it_would_have(
     rig: Rig, number: signal.Signals, guardian: str
 ) -> None:
-    """The owner restores by itself, without a guardian, and then dies of the signal."""
+    """The owner restores by itself, without a watchdog, and then dies of the signal."""
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN=guardian)
     owner.send_signal(number)
     owner.wait(120)
@@ -286,7 +294,7 @@ def test_signal_restores_and_ends_as_it_would_have(
 
 
 def test_signal_restores_every_hold_of_the_process(rig: Rig) -> None:
-    """Two holds of different devices, without a guardian: both are back."""
+    """Two sessions on different devices, without a watchdog: both are restored."""
     owner = rig.start(
         f"""
 with hold([lever("{LIMIT}")]) as first, hold([lever("cpu/governor")]) as second:
@@ -305,7 +313,7 @@ with hold([lever("{LIMIT}")]) as first, hold([lever("cpu/governor")]) as second:
 
 
 def test_own_handler_of_the_program_is_left_to_it(rig: Rig) -> None:
-    """A program with a SIGTERM handler of its own keeps it; levers are back when the block ends."""
+    """The program's own SIGTERM handler stays; levers are restored when the block ends."""
     owner = rig.start(
         f"""
 import signal
@@ -339,7 +347,7 @@ print("ready", flush=True)
 
 
 def test_hold_in_a_thread(rig: Rig) -> None:
-    """Outside the main thread no handler can be installed; the hold works all the same."""
+    """Outside the main thread no handler can be installed, but the session works."""
     seen: list[float] = []
 
     def work() -> None:
@@ -354,7 +362,7 @@ def test_hold_in_a_thread(rig: Rig) -> None:
 
 
 def test_handlers_are_as_before(rig: Rig) -> None:
-    """After the block the program's signal handlers are what they were."""
+    """After the block the program's signal handlers are the earlier ones."""
     before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     with applied(rig.lever(LIMIT), 90.0):
         pass
@@ -362,7 +370,7 @@ def test_handlers_are_as_before(rig: Rig) -> None:
 
 
 def test_ctrl_c_while_restoring_waits_for_the_end(rig: Rig) -> None:
-    """KeyboardInterrupt in the middle of the restore does not leave half of it undone."""
+    """KeyboardInterrupt during the restore does not leave half of it undone."""
     limit, governor = rig.lever(LIMIT), rig.lever("cpu/governor")
     real = governor.write_part
     times = []
@@ -381,7 +389,7 @@ def test_ctrl_c_while_restoring_waits_for_the_end(rig: Rig) -> None:
 
 
 def test_dry_run_writes_nothing_and_shows_everything(rig: Rig) -> None:
-    """Every write is listed, the restoring ones too; no file, lock or journal is touched."""
+    """Every write is listed, also those of the restore; no file, lock or journal changes."""
     with lever_session([rig.lever(LIMIT), rig.lever("cpu/governor")], dry_run=True) as held:
         held.set({LIMIT: 90.0, "cpu/governor": "schedutil"})
         with pytest.raises(ConfigError):
@@ -401,8 +409,8 @@ def test_dry_run_writes_nothing_and_shows_everything(rig: Rig) -> None:
     assert not rig.state.exists()
 
 
-def test_put_back_and_go_on(rig: Rig) -> None:
-    """A sweep returns to the previous values between points without letting go of the device."""
+def test_restore_and_continue(rig: Rig) -> None:
+    """A sweep restores the previous values between points without releasing the device."""
     with lever_session([rig.lever(LIMIT), rig.lever("cpu/governor")]) as held:
         held.set({LIMIT: 90.0, "cpu/governor": "schedutil"})
         held.restore(LIMIT)
@@ -416,7 +424,7 @@ def test_put_back_and_go_on(rig: Rig) -> None:
 
 
 def test_two_holds_of_one_device(rig: Rig) -> None:
-    """The second one is refused at once, and told that this very process holds it."""
+    """The second one is refused at once, with this process named as the owner."""
     with (
         lever_session([rig.lever("cpu/governor")]),
         pytest.raises(DeviceBusy, match="already held by this process"),
@@ -428,7 +436,7 @@ def test_two_holds_of_one_device(rig: Rig) -> None:
 
 
 def test_forked_child_neither_sets_nor_restores(rig: Rig) -> None:
-    """A child that leaves the block restores nothing; its parent still holds the levers."""
+    """A child that leaves the block restores nothing; its parent still has the levers."""
     with applied(rig.lever(LIMIT), 90.0) as held:
         child = os.fork()
         if child == 0:
@@ -447,7 +455,7 @@ def test_forked_child_neither_sets_nor_restores(rig: Rig) -> None:
 
 
 def test_child_forked_while_another_thread_sets_does_not_wait(rig: Rig) -> None:
-    """The lock that the thread had will never be released in the child."""
+    """The lock that another thread had is never released in the child."""
     limit = rig.lever(LIMIT)
     write, inside, go_on = limit.write, threading.Event(), threading.Event()
 
@@ -473,7 +481,7 @@ def test_child_forked_while_another_thread_sets_does_not_wait(rig: Rig) -> None:
 
 
 def test_hold_entered_twice_is_refused_and_harms_nothing(rig: Rig) -> None:
-    """The second `with` fails; what the first has set is put back when the first ends."""
+    """The second `with` fails; the first one's settings are restored when it ends."""
     with lever_session([rig.lever(LIMIT)], guardian=False) as held:
         held.set({LIMIT: 90.0})
         with pytest.raises(LeverError, match="entered once"), held:
@@ -511,7 +519,7 @@ def test_lost_gpu_does_not_stop_the_others(rig: Rig, stub: StubNvml) -> None:
 
 
 def test_permission_denied_by_the_driver(rig: Rig, stub: StubNvml) -> None:
-    """The driver's refusal says who may set it, and nothing is left behind."""
+    """The driver's refusal says which user may set it, and no setting stays."""
     stub.inject(0, "forbidden", calls=Call.SET)
     name = "gpu:0/power_limit"
     refusal = "permission denied; run as root, or let an administrator set it with .*nvidia-smi -pl"
@@ -523,7 +531,7 @@ def test_permission_denied_by_the_driver(rig: Rig, stub: StubNvml) -> None:
 def test_no_permission_is_said_before_anything_is_locked(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user who may not write the file is told so, with the command that would allow it."""
+    """A user without write permission is told the command that would grant it."""
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(LeverError, match=r"cannot be set: .*writable by root only; run as root"):

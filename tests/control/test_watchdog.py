@@ -1,4 +1,4 @@
-"""Promises of guardian, journal and locks: `kill -9` leaves nothing set."""
+"""Promises of watchdog, journal and locks: `kill -9` leaves no lever set."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def test_kill_9_of_the_owner_is_put_right_by_the_guardian(rig: Rig) -> None:
 
 
 def test_kill_9_of_both_is_put_right_by_restore(rig: Rig) -> None:
-    """With the guardian dead too, the values stay until `restore`, which puts them back."""
+    """With the watchdog killed too, the values stay until `restore`."""
     owner = rig.start(SLEEPER)
     os.kill(guardian_of(owner), signal.SIGKILL)
     assert eventually(lambda: gone(guardian_of(owner)))
@@ -67,7 +67,7 @@ def test_kill_9_of_both_is_put_right_by_restore(rig: Rig) -> None:
 def test_kill_9_of_both_is_put_right_by_the_next_hold(
     rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The next hold of the device restores first, says so, and snapshots the restored value."""
+    """The next session on the device restores first, says so, and reads the restored value."""
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
     owner.kill()
     owner.wait()
@@ -81,8 +81,8 @@ def test_kill_9_of_both_is_put_right_by_the_next_hold(
     assert rig.journals() == []
 
 
-def test_killed_guardian_harms_nobody(rig: Rig) -> None:
-    """The owner goes on and restores by itself."""
+def test_killed_watchdog_does_no_harm(rig: Rig) -> None:
+    """The owner continues and restores by itself."""
     with lever_session([rig.lever(LIMIT)]) as held:
         held.set({LIMIT: 90.0})
         assert held.guardian_pid is not None
@@ -92,7 +92,7 @@ def test_killed_guardian_harms_nobody(rig: Rig) -> None:
 
 
 def test_guardian_ends_with_the_hold(rig: Rig) -> None:
-    """No process stays behind after the block, though the program goes on."""
+    """No process stays behind after the block, though the program continues."""
     with lever_session([rig.lever(LIMIT)]) as held:
         pid = held.guardian_pid
         assert pid is not None
@@ -101,7 +101,7 @@ def test_guardian_ends_with_the_hold(rig: Rig) -> None:
 
 
 def test_guardian_has_nothing_of_the_users_open(rig: Rig) -> None:
-    """Its own session, no terminal, no pipe of the owner's, not its directory."""
+    """It has its own session, no terminal, no pipe of the owner and another working directory."""
     with lever_session([rig.lever(LIMIT)]) as held:
         process = Path(f"/proc/{held.guardian_pid}")
         assert os.getsid(int(process.name)) == int(process.name)
@@ -111,7 +111,7 @@ def test_guardian_has_nothing_of_the_users_open(rig: Rig) -> None:
 
 
 def test_output_pipe_closes_with_the_program(rig: Rig) -> None:
-    """`program | cat` ends when the program does, whatever the guardian does meanwhile."""
+    """`program | cat` ends when the program does, whatever the watchdog does meanwhile."""
     owner = rig.start(SLEEPER)
     os.kill(guardian_of(owner), signal.SIGSTOP)
     owner.kill()
@@ -123,7 +123,7 @@ def test_output_pipe_closes_with_the_program(rig: Rig) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_guardian_survives_what_ends_its_owner(rig: Rig, number: signal.Signals) -> None:
-    """Sent to it directly, a stop does not stop it before its owner has ended."""
+    """A signal to stop does not end it before its owner has ended."""
     with lever_session([rig.lever(LIMIT)]) as held:
         assert held.guardian_pid is not None
         ignored = f"/proc/{held.guardian_pid}/status"
@@ -139,7 +139,7 @@ def test_guardian_survives_what_ends_its_owner(rig: Rig, number: signal.Signals)
 
 
 def test_forked_child_does_not_keep_the_lock(rig: Rig) -> None:
-    """The owner dies while a child it forked lives on: device and journal are free at once."""
+    """The owner dies while its forked child still runs: device and journal are free at once."""
     owner = rig.start(FORKING, WATTLOOP_GUARDIAN="0")
     child = guardian_of(owner)
     try:
@@ -153,7 +153,7 @@ def test_forked_child_does_not_keep_the_lock(rig: Rig) -> None:
 
 
 def test_forked_child_does_not_hold_up_the_guardian(rig: Rig) -> None:
-    """Nor does such a child keep the guardian from seeing the owner's end."""
+    """Such a child does not hide the owner's end from the watchdog."""
     owner = rig.start(FORKING)
     child = guardian_of(owner)
     try:
@@ -196,7 +196,7 @@ def test_kill_9_while_the_journal_is_written_leaves_no_file(rig: Rig, named: int
 
 
 def test_guardian_tries_again_while_a_device_does_not_answer(rig: Rig) -> None:
-    """A fault that passes within seconds of the owner's death does not leave a lever set."""
+    """A fault that passes within seconds of the owner's end does not leave a lever set."""
     owner = rig.start(SLEEPER)
     limit = rig.package / "constraint_0_power_limit_uw"
     text = limit.read_text()
@@ -211,7 +211,7 @@ def test_guardian_tries_again_while_a_device_does_not_answer(rig: Rig) -> None:
 def test_guardian_waits_for_an_owner_that_takes_long_to_end(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lock that outlives the time for tries, and a try that fails, do not leave a lever set."""
+    """A lock that outlasts the retries, and a retry that fails, do not leave a lever set."""
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
     owner.kill()
     owner.wait()
@@ -245,7 +245,7 @@ def test_guardian_waits_for_an_owner_that_takes_long_to_end(
 
 
 def test_torn_record_is_recognised(rig: Rig) -> None:
-    """Half a line at the end is not taken for a value; what is before it is restored."""
+    """Half a line at the end is not taken for a value, and the records before it are restored."""
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
     owner.kill()
     owner.wait()

@@ -90,7 +90,7 @@ class DaemonRig:
         )
 
     def start(self, *words: str) -> subprocess.Popen[bytes] | warm_start.Started:
-        """The daemon; it answers when this returns."""
+        """Start the daemon, and return once it answers."""
         command = [sys.executable, "-m", "wattloop.cli.main", "control-daemon"]
         with (self.folder / "daemon.err").open("ab") as errors, Path(os.devnull).open() as nothing:
             self.process = warm_start.start(
@@ -145,7 +145,7 @@ class DaemonRig:
 
 
 def made_rig(folder: Path) -> DaemonRig:
-    """In a folder that other users can enter."""
+    """Make a rig in a folder that other users can enter."""
     folder.chmod(0o755)
     info = folder / "site" / "wattloop-0.dist-info"
     info.mkdir(parents=True)
@@ -159,13 +159,13 @@ def tidied(rig: DaemonRig) -> None:
     if rig.process is not None and rig.process.poll() is None:
         rig.process.kill()
         rig.process.wait()
-        assert eventually(lambda: not rig.journals())  # its watcher has looked
+        assert eventually(lambda: not rig.journals())  # its watcher has checked
     shutil.rmtree(rig.folder, ignore_errors=True)
 
 
 @pytest.fixture
 def rig() -> Iterator[DaemonRig]:
-    """A machine without a daemon yet."""
+    """A machine without a running daemon."""
     made = made_rig(Path(tempfile.mkdtemp(prefix="wattloop-daemon-")))
     yield made
     tidied(made)
@@ -173,7 +173,7 @@ def rig() -> Iterator[DaemonRig]:
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[DaemonRig]:
-    """A daemon that the tests of a module share; each leaves nothing set."""
+    """A daemon that the tests of a module share; each restores what it sets."""
     made = made_rig(Path(tempfile.mkdtemp(prefix="wattloop-daemon-")))
     made.start()
     yield made
@@ -186,7 +186,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user
 def as_user(
     uid: int, act: Callable[[], Any], gid: int | None = None, groups: tuple[int, ...] = ()
 ) -> Any:
-    """What `act` returns in a child that is that user; what it raises is raised here."""
+    """Run `act` in a child process of this user; return its result or raise its exception."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

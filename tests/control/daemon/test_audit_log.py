@@ -1,4 +1,4 @@
-"""Promises of the log: one line each, turned over when full, readable by people."""
+"""Promises of the audit log: one line per event, rotated when full, readable by people."""
 
 import json
 import os
@@ -16,7 +16,7 @@ PEER = Peer(7, 1000, frozenset(), "alice", "python train.py")
 
 
 def test_full_files_are_turned_over_and_read_in_order(tmp_path: Path) -> None:
-    """The newest lines are kept, the oldest go."""
+    """The newest lines stay, and the oldest are removed."""
     log = AuditLog(tmp_path / "c.jsonl", turn_over_b=1_000, kept=3)
     for number in range(100):
         log.write("set", PEER, lever="gpu:0/power_limit", before=1.0, after=float(number), why="")
@@ -36,7 +36,7 @@ def test_full_files_are_turned_over_and_read_in_order(tmp_path: Path) -> None:
 
 
 def test_refusals_cannot_push_changes_out(tmp_path: Path) -> None:
-    """They have files of their own, and one user's are summed up; none is lost uncounted."""
+    """They have files of their own, and one user's are summed up; the count includes all."""
     log = AuditLog(tmp_path / "c.jsonl", turn_over_b=20_000, kept=2)
     log.write("set", PEER, lever="gpu:0/power_limit", before=700.0, after=400.0, why="")
     for number in range(10_000):
@@ -51,7 +51,7 @@ def test_refusals_cannot_push_changes_out(tmp_path: Path) -> None:
 
 
 def test_masses_of_changes_cannot_push_out_those_of_others(tmp_path: Path) -> None:
-    """Of a user who sets and releases without end the last change is listed, with the count."""
+    """For a user who sets and releases endlessly, the last change is listed with the count."""
     log = AuditLog(tmp_path / "c.jsonl", turn_over_b=50_000, kept=2)
     log.write("set", PEER, lever="gpu:0/power_limit", before=700.0, after=400.0, why="")
     for number in range(5_000):
@@ -70,7 +70,7 @@ def test_masses_of_changes_cannot_push_out_those_of_others(tmp_path: Path) -> No
 
 
 def test_a_full_disk_costs_lines_and_says_so(tmp_path: Path) -> None:
-    """Nothing fails; the next line that is written counts those that were not."""
+    """No request fails, and the next written line counts the missing ones."""
     log = AuditLog(tmp_path / "c.jsonl")
     file = log._changes
     good, file.descriptor = file.descriptor, os.open("/dev/full", os.O_WRONLY)
@@ -85,7 +85,7 @@ def test_a_full_disk_costs_lines_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_not_ours_is_not_followed(tmp_path: Path) -> None:
-    """A link there would let root write elsewhere."""
+    """A link in its place would let root write elsewhere."""
     (tmp_path / "c.jsonl").symlink_to(tmp_path / "passwd")
     with pytest.raises(ConfigError, match="the log cannot be written"):
         AuditLog(tmp_path / "c.jsonl")
@@ -94,7 +94,7 @@ def test_a_log_that_is_not_ours_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_the_command_shows_it(rig: DaemonRig) -> None:
-    """As a table and as JSON, by user, lever, or refusals only; a torn line is left out."""
+    """A table or JSON, by user, lever, or refusals only; a torn line is left out."""
     log = AuditLog(rig.folder / "c.jsonl")
     log.write("set", PEER, lever="gpu:0/power_limit", before=700.0, after=400.0, job="9", why="")
     log.write("refused", PEER, lever="gpu:1/power_limit", why="\x1b[31mred")
@@ -112,7 +112,7 @@ def test_the_command_shows_it(rig: DaemonRig) -> None:
 
 
 def test_check_says_what_rules_mean_here(rig: DaemonRig) -> None:
-    """Before a daemon is started with them; faults end with code 2 and no traceback."""
+    """It runs before a daemon starts with them; errors end with code 2 and no traceback."""
     rig.rules.write_text(
         rig.rules.read_text() + "default_cap: {cpu/power_limit: 90%, gpu/power_limit: 80%}\n"
     )

@@ -1,4 +1,4 @@
-"""Promises of levers behind the daemon: the contract, and every command that takes levers."""
+"""Promises of levers behind the daemon: the contract, and every command that uses levers."""
 
 import signal
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ LIMIT = "gpu:0/power_limit"
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DaemonRig, CpufreqTree]]:
-    """Two virtual GPUs, two cpufreq policies that differ, and a package with a power limit."""
+    """Make two virtual GPUs, two cpufreq policies that differ, and a package with a power limit."""
     rig = made_rig(tmp_path_factory.mktemp("tree"))
     root = rig.folder / "sys"
     cpufreq = CpufreqTree(root)
@@ -53,13 +53,13 @@ def remote(rig: DaemonRig, name: str) -> RemoteLever:
 def test_the_contract_of_levers_is_kept(
     tree: tuple[DaemonRig, CpufreqTree], name: str, good: list[object], bad: list[object]
 ) -> None:
-    """As every lever: state, limits, reading back, putting back."""
+    """State, limits, reading back and restoring, as for every lever."""
     rig, _ = tree
     check_lever(lambda: remote(rig, name), good=good, bad=bad)  # type: ignore[arg-type]  # values
 
 
 def test_parts_that_differ_go_back_to_what_each_was(tree: tuple[DaemonRig, CpufreqTree]) -> None:
-    """Two cores with different governors and bounds, set together and restored apart."""
+    """Two cores with different governors and bounds are set together and restored separately."""
     rig, cpufreq = tree
     levers = [remote(rig, f"cpu/{leaf}") for leaf in ("governor", "min_frequency", "max_frequency")]
     for lever in levers[1:]:
@@ -71,7 +71,7 @@ def test_parts_that_differ_go_back_to_what_each_was(tree: tuple[DaemonRig, Cpufr
 
     before = shown()
     with lever_session(levers) as held:
-        # the lower bound passes the old upper one of a core: the order matters
+        # the lower bound exceeds the old upper one of a core: the order matters
         held.set(
             {
                 "cpu/governor": "powersave",
@@ -84,7 +84,7 @@ def test_parts_that_differ_go_back_to_what_each_was(tree: tuple[DaemonRig, Cpufr
 
 
 def test_a_hold_leaves_no_journal_of_its_own(tree: tuple[DaemonRig, CpufreqTree]) -> None:
-    """The daemon keeps it; a client that is killed has nothing to clean up."""
+    """The daemon has the journal; a killed client leaves nothing to clean up."""
     rig, _ = tree
     lever = remote(rig, LIMIT)
     with lever_session([lever]) as held:
@@ -102,7 +102,7 @@ def test_a_hold_leaves_no_journal_of_its_own(tree: tuple[DaemonRig, CpufreqTree]
 
 
 def test_a_value_the_rules_forbid_is_a_wrong_value(rig: DaemonRig) -> None:
-    """Found before anything is set, with the range in the message and in the state."""
+    """The error comes before any lever is set, with the range in the message and in the state."""
     rig.write_rules(RULES.replace('"*/*": any', '"*/*": 300 W to 60%'))
     rig.start()
     lever = remote(rig, LIMIT)
@@ -110,13 +110,13 @@ def test_a_value_the_rules_forbid_is_a_wrong_value(rig: DaemonRig) -> None:
     assert (state.low, state.high, state.value) == (300.0, 420.0, DEFAULT_W)
     with pytest.raises(ConfigError, match="421 W is outside 300 to 420 W"):
         lever.accepted(421.0)
-    with lever_session([lever]) as held:  # and it goes back to 700 W, which we may not set
+    with lever_session([lever]) as held:  # and it returns to 700 W, which this user may not set
         held.set({LIMIT: 420.0})
     assert rig.limit_w() == DEFAULT_W
 
 
 def test_without_a_socket_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No daemon, no cost, no change; an empty name switches it off."""
+    """Without a daemon there is no cost and no change; an empty name switches it off."""
     found = LeverInventory()
     monkeypatch.setenv(SOCKET_VARIABLE, "")
     assert daemon_levers(found, Host()) is found
@@ -126,7 +126,7 @@ def test_without_a_socket_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_commands_use_the_daemon_where_it_holds_the_device(rig: DaemonRig) -> None:
-    """`devices` shows it, `set` sets through it, also over a default cap; then it is back."""
+    """`devices` shows it, `set` sets through it, also over a default cap; then it is restored."""
     rig.write_rules("default_cap: -10%\n" + RULES)
     rig.start()
     named = {SOCKET_VARIABLE: str(rig.socket)}
@@ -140,5 +140,5 @@ def test_commands_use_the_daemon_where_it_holds_the_device(rig: DaemonRig) -> No
     assert [(x["before"], x["after"]) for x in rig.log("set")] == [(630.0, 490.0)]
     assert eventually(lambda: rig.limit_w() == 630.0)
     denied = rig.wattloop("set", f"{LIMIT}=70%", "--", "true", **{SOCKET_VARIABLE: ""})
-    assert denied.returncode == 2 and "control-daemon" in denied.stderr  # who holds it
+    assert denied.returncode == 2 and "control-daemon" in denied.stderr  # the owner
     assert rig.end(signal.SIGTERM) == 0

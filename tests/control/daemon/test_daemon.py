@@ -1,4 +1,4 @@
-"""Promises of the daemon to clients that behave: leases, who holds what, what is logged."""
+"""Promises of the daemon to well-behaved clients: leases, their owners, and the log."""
 
 import json
 import os
@@ -29,7 +29,7 @@ LIMIT = "gpu:0/power_limit"
 
 
 def test_a_lease_lasts_as_long_as_its_connection(daemon: DaemonRig) -> None:
-    """Set, read back, and back at the end, each with a line in the log."""
+    """The value is set, read back, and restored at the end, each with a line in the log."""
     with daemon.connect() as client:
         assert client.set(LIMIT, 400.0, job="12", uid=1000) == Change(DEFAULT_W, 400.0)
         assert daemon.limit_w() == 400.0 == client.read(LIMIT)
@@ -48,7 +48,7 @@ def test_a_lease_lasts_as_long_as_its_connection(daemon: DaemonRig) -> None:
 
 
 def test_one_lever_of_a_lease_can_be_released(daemon: DaemonRig) -> None:
-    """The others stay."""
+    """The other levers of the lease stay set."""
     with daemon.connect() as client:
         client.set(LIMIT, 400.0)
         client.set("gpu:1/power_limit", 410.0)
@@ -61,7 +61,7 @@ def test_one_lever_of_a_lease_can_be_released(daemon: DaemonRig) -> None:
 
 
 def test_the_second_on_a_device_is_refused_with_the_name_of_the_first(daemon: DaemonRig) -> None:
-    """Also for another lever of it; another device is free; later it can be had."""
+    """This also holds for another lever of the device; another device is free."""
     with daemon.connect() as first, daemon.connect() as second:
         first.set(LIMIT, 400.0)
         for lever, value in ((LIMIT, 500.0), ("gpu:0/sm_clock", 1000.0)):
@@ -75,7 +75,7 @@ def test_the_second_on_a_device_is_refused_with_the_name_of_the_first(daemon: Da
 
 
 def test_values_outside_the_device_are_refused(daemon: DaemonRig) -> None:
-    """Even for whom the rules allow any."""
+    """The device's limits also bind users whose rules allow any value."""
     with daemon.connect() as client:
         for value in (99_999.0, -1.0, "fast", "1e999"):
             with pytest.raises(ConfigError, match=LIMIT):
@@ -88,7 +88,7 @@ def test_values_outside_the_device_are_refused(daemon: DaemonRig) -> None:
 
 @needs_root
 def test_a_user_may_do_what_their_rules_say_and_no_more(daemon: DaemonRig) -> None:
-    """By the kernel's word on who they are; every refusal is logged with it."""
+    """The kernel names the user; every refusal is logged with that name."""
 
     def act() -> list[object]:
         with connect(daemon.socket) as client:
@@ -117,7 +117,7 @@ def test_a_user_may_do_what_their_rules_say_and_no_more(daemon: DaemonRig) -> No
 
 @needs_root
 def test_a_trusted_client_comes_before_a_user(daemon: DaemonRig) -> None:
-    """The agent keeps a power budget; the user's lease on that device ends, with a line."""
+    """The agent enforces a power budget; the user's lease on that device ends, with a log line."""
     ready, go = os.pipe(), os.pipe()
     with ThreadPoolExecutor() as pool:
 
@@ -150,7 +150,7 @@ def test_a_trusted_client_comes_before_a_user(daemon: DaemonRig) -> None:
 
 @needs_root
 def test_only_own_gpus_by_supplementary_group(daemon: DaemonRig) -> None:
-    """The agent's list decides, for a member of a group that is not their first."""
+    """The agent's list decides, for a user with the group as a supplementary one."""
     write_job_gpus(daemon.folder / "jobs.json", [JobGpus("5", 4242, (1,))])
 
     def act() -> tuple[object, str]:
@@ -170,7 +170,7 @@ def test_only_own_gpus_by_supplementary_group(daemon: DaemonRig) -> None:
 
 
 def test_a_forked_child_neither_uses_nor_prolongs_a_lease(daemon: DaemonRig) -> None:
-    """It may live for hours after the program that set the lever."""
+    """A child may run for hours after the program that set the lever."""
     client = daemon.connect()
     client.set(LIMIT, 400.0)
     reader, writer = os.pipe()
@@ -194,7 +194,7 @@ def test_a_forked_child_neither_uses_nor_prolongs_a_lease(daemon: DaemonRig) -> 
 
 
 def test_a_lease_ends_with_the_process_that_asked_for_it(daemon: DaemonRig) -> None:
-    """Also of a program that lets its children keep the connection."""
+    """This also holds for a program whose children inherit the connection."""
     reader, writer = os.pipe()
     parent = os.fork()
     if parent == 0:
@@ -225,7 +225,7 @@ def test_a_lease_ends_with_the_process_that_asked_for_it(daemon: DaemonRig) -> N
 def test_a_lease_is_not_given_to_a_child_of_one_that_ended_before_it_was_heard(
     daemon: DaemonRig,
 ) -> None:
-    """A busy daemon accepts late: by then the process that connected may be gone."""
+    """A busy daemon accepts late: by then the process that connected may have ended."""
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGSTOP)
     reader, writer = os.pipe()
@@ -254,7 +254,7 @@ def test_a_lease_is_not_given_to_a_child_of_one_that_ended_before_it_was_heard(
 
 
 def test_what_somebody_else_has_set_since_is_left_alone(daemon: DaemonRig) -> None:
-    """An administrator's word counts more than a lease that ends."""
+    """An administrator's change takes precedence over a lease that ends."""
     with daemon.connect() as client:
         client.set(LIMIT, 400.0)
         daemon.put_limit_w(555.0)
@@ -268,7 +268,7 @@ def test_what_somebody_else_has_set_since_is_left_alone(daemon: DaemonRig) -> No
 
 
 def test_a_client_connects_again_after_a_silence(rig: DaemonRig) -> None:
-    """While it holds nothing it notices nothing; while it holds something it is not cut off."""
+    """Without a lease it need not notice; with a lease it is not cut off."""
     rules = rig.rules.read_text().replace("line_s: 60", "idle_s: 0.2")
     rig.rules.write_text(rules)
     rig.start()

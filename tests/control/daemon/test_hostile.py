@@ -1,4 +1,4 @@
-"""Promises against clients that mean no good: they are cut off and logged, others go on."""
+"""Promises against hostile clients: they are cut off and logged, and others are served."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def line_to(daemon: DaemonRig) -> Iterator[socket.socket]:
 
 
 def reply_to(daemon: DaemonRig, data: bytes) -> bytes:
-    """Everything that comes back until the daemon hangs up, or one line."""
+    """Return everything that comes back until the daemon closes the connection, or one line."""
     with line_to(daemon) as line:
         found = b""
         try:
@@ -50,7 +50,7 @@ def reply_to(daemon: DaemonRig, data: bytes) -> bytes:
 
 
 def _sets(client: Client) -> bool:
-    """Return False while the daemon has not noticed that the client before has gone."""
+    """Return false while the daemon has not noticed the end of the earlier client."""
     try:
         client.set(LIMIT, 400.0)
     except DeviceBusy:
@@ -87,7 +87,7 @@ def test_rubbish_is_cut_off_and_logged(daemon: DaemonRig, data: bytes, why: str)
 
 
 def test_wrong_requests_are_answered(daemon: DaemonRig) -> None:
-    """In our language but without sense: an error that says what is wrong."""
+    """A valid message with an invalid request gets an error that says what is wrong."""
     for fields, why in (
         ({"do": "reboot"}, "'do' is one of hello, levers"),
         ({"do": "set"}, "'lever' is a name"),
@@ -126,14 +126,14 @@ def test_wrong_requests_are_answered(daemon: DaemonRig) -> None:
     )
 )
 def test_no_message_breaks_the_daemon(daemon: DaemonRig, message: dict[str, object]) -> None:
-    """Whatever is sent, it answers or hangs up, and nothing stays set."""
+    """For any message it answers or closes the connection, and no lever stays set."""
     reply = reply_to(daemon, json.dumps(message).encode() + b"\n")
     assert json.loads(reply)["ok"] in (True, False)
     assert b"the control daemon failed" not in reply
 
 
 def test_a_line_that_never_ends_is_not_waited_for(rig: DaemonRig) -> None:
-    """A byte now and then does not keep a connection open."""
+    """A byte from time to time does not keep a connection open."""
     rig.write_rules(RULES.replace("line_s: 60", "line_s: 0.5"))
     rig.start()
     with line_to(rig) as line:
@@ -164,7 +164,7 @@ def test_a_flood_is_cut_off_and_others_are_served(daemon: DaemonRig) -> None:
 
 @needs_root
 def test_one_user_cannot_take_all_connections(daemon: DaemonRig) -> None:
-    """Root still gets in, and the user again when they let go."""
+    """Root can still connect, and the user again once connections are closed."""
 
     def many() -> str:
         clients = []
@@ -214,7 +214,7 @@ def test_a_crowd_does_not_keep_a_trusted_client_out(rig: DaemonRig) -> None:
 
 
 def test_full_queue_does_not_keep_a_trusted_client_out(daemon: DaemonRig) -> None:
-    """Clients that fill the queue of the common socket leave that of trusted users as it is."""
+    """Clients that fill the queue of the common socket do not affect that of trusted users."""
     assert daemon.process is not None
     crowd: list[socket.socket] = []
     daemon.process.send_signal(signal.SIGSTOP)
@@ -252,7 +252,7 @@ while True:
 
 @needs_root
 def test_user_who_connects_in_a_loop_keeps_no_one_out(daemon: DaemonRig) -> None:
-    """Neither root nor another user; the log names the one who does."""
+    """Neither root nor another user is kept out, and the log names the user."""
     crowd = [
         subprocess.Popen([sys.executable, "-c", CROWD, str(daemon.socket)], stdout=subprocess.PIPE)
         for _ in range(2)
@@ -304,13 +304,13 @@ def test_root_of_a_namespace_of_ones_own_is_the_user_outside(daemon: DaemonRig) 
 
 @needs_root
 def test_a_very_high_user_number_is_that_number(daemon: DaemonRig) -> None:
-    """Not a negative one, which no rule could name."""
+    """It is not read as a negative number, which no rule could name."""
     high = 2**32 - 3
     assert as_user(high, lambda: connect(daemon.socket).hello()["uid"]) == high
 
 
 def test_a_client_that_reads_nothing_is_cut_off(rig: DaemonRig) -> None:
-    """Replies do not pile up in the daemon's memory, and its thread ends."""
+    """Replies do not fill the daemon's memory, and its thread ends."""
     rig.rules.write_text(
         rig.rules.read_text().replace(
             "line_s: 60", "requests_per_s: 100000, burst: 100000, line_s: 0.5"
@@ -329,7 +329,7 @@ def test_a_client_that_reads_nothing_is_cut_off(rig: DaemonRig) -> None:
 
 
 def test_random_bytes_from_many_at_once(daemon: DaemonRig) -> None:
-    """Seeded: 40 connections of noise around one that works."""
+    """From a seed: 40 connections of noise around one that works."""
     rng = random.Random(8)
     with daemon.connect() as client:
         for _ in range(40):

@@ -1,4 +1,4 @@
-"""Promises after `kill -9`: of a client, of the daemon, of both, at any moment."""
+"""Promises after `kill -9` of a client, of the daemon, or of both, at any moment."""
 
 import os
 import random
@@ -23,7 +23,7 @@ KILLS = 12
 
 @contextmanager
 def setting_forever(rig: DaemonRig, *seeds: int) -> Iterator[None]:
-    """Children that set and release levers of one GPU each as fast as they go, until killed."""
+    """Start children that set and release levers of one GPU each in a loop, until killed."""
     pids = [_child(rig, seed) for seed in seeds]
     try:
         yield
@@ -61,7 +61,7 @@ def at_default(rig: DaemonRig) -> bool:
 
 
 def test_a_killed_client_loses_its_lease(rig: DaemonRig) -> None:
-    """At random moments; the levers are back and others can have them at once."""
+    """At random moments; the levers are restored and free for others at once."""
     rng = random.Random(SEED)
     rig.rules.write_text(rig.rules.read_text().replace("line_s", "burst: 100000, line_s"))
     rig.start()
@@ -74,7 +74,7 @@ def test_a_killed_client_loses_its_lease(rig: DaemonRig) -> None:
 
 
 def test_what_a_killed_daemon_had_set_is_restored(rig: DaemonRig) -> None:
-    """By its watcher, without a next start; and a daemon that comes sets its caps again."""
+    """Its watcher restores without a new start; a new daemon sets its caps again."""
     rng = random.Random(SEED)
     rig.write_rules("default_cap: -10%\n" + RULES.replace("line_s", "burst: 100000, line_s"))
     for number in range(3):
@@ -90,7 +90,7 @@ def test_what_a_killed_daemon_had_set_is_restored(rig: DaemonRig) -> None:
 
 
 def test_the_next_daemon_restores_what_nobody_watched(rig: DaemonRig) -> None:
-    """Daemon and watcher killed together, as when a machine's memory runs out."""
+    """Daemon and watcher are killed together, as when a machine runs out of memory."""
     rig.write_rules("default_cap: -10%\n" + RULES)
     daemon = rig.start()
     client = rig.connect()
@@ -111,7 +111,7 @@ def test_the_next_daemon_restores_what_nobody_watched(rig: DaemonRig) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_daemon_that_is_told_to_end_restores_all(rig: DaemonRig, number: int) -> None:
-    """Leases and default caps, with exit code 0, and the socket is gone."""
+    """Leases and default caps are restored, with exit code 0, and the socket is removed."""
     rig.write_rules("default_cap: -10%\n" + RULES)
     rig.start()
     with rig.connect() as client, rig.connect():
@@ -139,7 +139,7 @@ def test_a_second_daemon_is_refused_and_a_dead_socket_replaced(rig: DaemonRig) -
 
 
 def test_a_watcher_that_was_killed_is_replaced(rig: DaemonRig) -> None:
-    """Killing the small process does not take the promise away for long."""
+    """After the watcher is killed, the promise holds again shortly."""
     program = (
         "import os, signal, sys\n"
         "from wattloop.control.daemon import server\n"

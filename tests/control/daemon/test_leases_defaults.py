@@ -12,9 +12,11 @@ CAPPED = "default_cap: -10%\n" + RULES
 
 
 def test_default_caps_lie_below_leases(rig: DaemonRig) -> None:
-    """Set at the start, given way to a lease, come back after it, gone with the daemon."""
+    """A default cap is set at the start, yields to a lease, returns after it, and ends with the
+    daemon.
+    """
     rig.write_rules(CAPPED)
-    rig.put_limit_w(300.0, gpu=1)  # lower already: a cap never raises
+    rig.put_limit_w(300.0, gpu=1)  # already lower: a cap never raises a limit
     rig.start()
     assert (rig.limit_w(0), rig.limit_w(1)) == (630.0, 300.0)
     with rig.connect() as client:
@@ -28,7 +30,7 @@ def test_default_caps_lie_below_leases(rig: DaemonRig) -> None:
 
 
 def test_rules_are_read_again_on_sighup(rig: DaemonRig) -> None:
-    """New caps hold at once, what is no longer allowed goes back, bad rules change nothing."""
+    """New caps hold at once, forbidden values are restored, and bad rules change nothing."""
     rig.start()
     assert rig.process is not None
     with rig.connect() as client:
@@ -54,7 +56,7 @@ def test_rules_are_read_again_on_sighup(rig: DaemonRig) -> None:
 
 
 def test_low_power_outlasts_rules_that_still_have_it(rig: DaemonRig) -> None:
-    """A rule without levers gives it and nothing else; with another low power it is put back."""
+    """A rule without levers allows low power only; with another low power the lever is restored."""
     rules = RULES.replace('    trusted: true\n    levers: {{"*/*": any}}', "    low_power: true")
     rig.write_rules(rules)
     rig.start()

@@ -25,7 +25,7 @@ LIMIT = "gpu:0/power_limit"
 
 @pytest.fixture
 def cards(rig: DaemonRig) -> Iterator[StubNvml]:
-    """Two cards, in files that other users can read."""
+    """Return two cards, in files that other users can read."""
     folder = Path(tempfile.mkdtemp(prefix="wattloop-stub-"))
     try:
         stub = StubNvml(folder, gpus=2)
@@ -45,8 +45,8 @@ def cards(rig: DaemonRig) -> Iterator[StubNvml]:
 def test_a_user_who_may_set_nothing_sets_a_cap_through_the_daemon(
     rig: DaemonRig, cards: StubNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their own levers are refused by the driver; those of the daemon take their place."""
-    pytest.importorskip("pynvml")  # before we are a user who may not read where it lies
+    """The driver refuses the user's own levers; those of the daemon replace them."""
+    pytest.importorskip("pynvml")  # before this process becomes a user who may not read its folder
     before = cards.settings(0)
     rig.start()
     monkeypatch.setenv(SOCKET_VARIABLE, str(rig.socket))
@@ -77,7 +77,7 @@ def test_a_user_who_may_set_nothing_sets_a_cap_through_the_daemon(
 def test_locked_clocks_are_unlocked_when_the_client_is_killed(
     rig: DaemonRig, cards: StubNvml
 ) -> None:
-    """A setting that cannot be read back is put back all the same; a lost card is retried."""
+    """A setting that cannot be read back is restored all the same; a lost card is retried."""
     before = cards.settings(1)
     rig.start()
     reader, writer = os.pipe()

@@ -1,4 +1,4 @@
-"""Promises of the rules: who may set what, and faults by line."""
+"""Promises of the rules: which users may set which values, and errors by line."""
 
 from pathlib import Path
 
@@ -82,7 +82,7 @@ def test_a_range_is_judged_in_the_devices_own_unit() -> None:
 
 
 def test_unlocking_a_clock_needs_the_whole_range() -> None:
-    """None leaves it to the device, which then runs as fast as it can."""
+    """None would leave the clock to the device, which then runs as fast as it can."""
     assert "would pass" in parse_range("600 to 1500 MHz").refusal(clock(), None)
     assert parse_range("600 to 2000 MHz").refusal(clock(), None) == ""
     assert parse_range("any").refusal(clock(), None) == ""
@@ -126,9 +126,9 @@ def test_what_no_rule_allows_is_forbidden(rules_path: Path) -> None:
 def test_low_power_stays_inside_its_rule(
     rules_path: Path, rule: str, value_w: float | None
 ) -> None:
-    """Neither above nor below its range, nor on a lever that the rule does not name."""
+    """Not above or below its range, nor on a lever that the rule does not name."""
     words = ", ".join(filter(None, ("uids: [1000]", "low_power: true", rule)))
-    # another rule's levers are not this one's
+    # another rule's levers do not count
     others = 'uids: [1000], levers: {"gpu:*/power_limit": any}'
     rules_path.write_text(f"low_power: 300 W\nrules: [{{{words}}}, {{{others}}}]")
     rules = read_rules(rules_path)
@@ -140,7 +140,7 @@ def test_low_power_stays_inside_its_rule(
 
 
 def test_own_gpus_are_those_of_the_agents_list(tmp_path: Path, rules_path: Path) -> None:
-    """Not of another user, not without a list, not from a list that anybody may write."""
+    """Not those of another user, nor without a list, nor from a list that any user may write."""
     jobs = tmp_path / "jobs.json"
     rules_path.write_text(
         f"jobs_file: {jobs}\n"
@@ -182,14 +182,14 @@ def test_own_gpus_are_those_of_the_agents_list(tmp_path: Path, rules_path: Path)
     ],
 )
 def test_faults_name_file_line_and_field(rules_path: Path, text: str, complaint: str) -> None:
-    """An operator finds what to correct."""
+    """The message shows an operator where to correct the file."""
     rules_path.write_text(text)
     with pytest.raises(ConfigError, match=complaint):
         read_rules(rules_path)
 
 
 def test_rules_that_others_can_write_are_not_read(tmp_path: Path, rules_path: Path) -> None:
-    """Neither the file, nor its folder, nor through a link."""
+    """This covers the file, its folder and links."""
     rules_path.write_text("rules: []\n")
     assert read_rules(rules_path).rules == ()
     link = tmp_path / "link.yaml"
