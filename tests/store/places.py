@@ -25,7 +25,7 @@ WHERE = ["sqlite", pytest.param("postgresql", marks=needs_postgres)]
 
 @contextmanager
 def empty_place(kind: str, folder: Path) -> Iterator[str]:
-    """A location at which nothing is yet."""
+    """Return a location without a store."""
     if kind == "sqlite":
         yield str(folder / "runs.db")
         return

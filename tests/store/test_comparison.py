@@ -1,4 +1,4 @@
-"""Differences between runs are stated with what is known of them."""
+"""Promises of comparisons: differences between runs are stated with their uncertainty."""
 
 import math
 from dataclasses import replace
@@ -55,7 +55,7 @@ def test_systematic_error_cancels_on_one_sensor_only() -> None:
 
 
 def estimated(run_id: str, power_w: float, duration_s: float, **changes: Any) -> RunRecord:
-    """A run on the estimate: off by up to half of its energy and 30 W."""
+    """Return a run on the estimate, with an error of up to half of its energy and 30 W."""
     energy_j = power_w * duration_s
     package = DomainEnergy(
         name="cpu:0/package",
@@ -79,11 +79,11 @@ def test_the_error_of_a_shared_estimate_cancels() -> None:
     assert found.difference == pytest.approx(0.568, abs=0.001)
     assert found.real is True
     assert found.difference_uncertainty < 0.05
-    assert found.uncertainty > 0.5 * found.value  # what is said of each run alone stays
+    assert found.uncertainty > 0.5 * found.value  # the statement about each run alone stays
 
 
 def test_what_does_not_cancel_is_said() -> None:
-    """At another power the model errs by other watts; on another machine by anything."""
+    """At another power the model's error differs in watts; on another machine it is independent."""
     powers = cell([estimated("a", 40.0, 100.0), estimated("b", 60.0, 100.0)], "power", "cpu")
     # 30 W too much in both: (60 + 30) / (40 + 30); to first order 0.5 +- 30/40 x 0.5
     assert powers.difference_uncertainty == pytest.approx(0.375, abs=0.01)
@@ -94,7 +94,7 @@ def test_what_does_not_cancel_is_said() -> None:
 
 
 def test_runs_of_earlier_versions_cancel_too() -> None:
-    """They have the error in watts only in the description of the meter."""
+    """Their error in watts is only in the description of the meter."""
     stated = {"name": "cpu:0/package", "provenance": "estimated", "known_error_w": 30.0}
 
     def old(record: RunRecord) -> RunRecord:
@@ -108,7 +108,7 @@ def test_runs_of_earlier_versions_cancel_too() -> None:
 
 
 def test_what_was_not_read_is_not_compared() -> None:
-    """A missing scope has no difference, and the totals are said to differ in kind."""
+    """A missing scope has no difference, and the totals are marked as different in kind."""
     records = [run("a", 3_000), run("b", None)]
     missing = cell(records, "energy", "gpu")
     assert (missing.value, missing.difference, missing.real) == (None, None, None)
@@ -131,7 +131,7 @@ def test_estimates_and_dead_runs_are_pointed_out() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    """One run, or the same twice."""
+    """One run, or the same run twice."""
     with pytest.raises(ConfigError, match="two runs"):
         compare([run("a", 1)])
     with pytest.raises(ConfigError, match="twice"):
@@ -139,7 +139,7 @@ def test_nonsense_is_refused() -> None:
 
 
 def test_plain_data_has_percent_and_verdict() -> None:
-    """What `--json` writes."""
+    """The output of `--json`."""
     data = compare([run("a", 3_000), run("b", 3_300)]).to_dict()
     row = next(q for q in data["quantities"] if (q["name"], q["scope"]) == ("energy", "gpu"))
     assert row["values"][1]["difference_pct"] == pytest.approx(10.0)
@@ -154,7 +154,7 @@ def test_a_vanishing_energy_is_compared() -> None:
 
 
 def test_a_run_that_shared_its_devices_is_named() -> None:
-    """Its energy is partly that of others, unless it was divided among them."""
+    """Its energy is partly that of other runs, unless it was divided among them."""
     shared = {"overlap_s": 4.0, "share": 0.4, "runs": [], "left_out_j": 0.0, "divided": False}
     alone, both = run("a", 3_000), replace(run("b", 3_000), shared=shared)
     assert "b: other runs used the same devices for 4.00 s" in " ".join(
@@ -180,7 +180,7 @@ def test_costs_of_a_step_are_compared_where_two_runs_have_them() -> None:
 
 
 def test_a_verdict_says_of_what_it_is_certain() -> None:
-    """Of two runs by their sensors; of their names where both were repeated."""
+    """Of two runs by their sensors; of two names where both were repeated."""
     pair = [replace(run("1", 3_000), name="a"), replace(run("2", 2_000), name="b")]
     (alone,) = compare(pair).verdicts
     assert "Certain of these two runs: more than the sensors err" in alone

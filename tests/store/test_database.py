@@ -1,4 +1,4 @@
-"""Opening stores: every way it can fail has its own clear error."""
+"""Promises of opening stores: every kind of failure has its own clear error."""
 
 import os
 import sqlite3
@@ -63,7 +63,7 @@ def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No permission to create the file: the command that grants it is in the message."""
+    """Without permission to create the file, the message has the command that grants it."""
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)  # root may write anything
     with pytest.raises(StoreUnwritable, match=r"chmod u\+w"):
         open_store(tmp_path / "runs.db")
@@ -72,7 +72,7 @@ def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_read_only_store_can_be_read_but_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs of a store on a read-only disk are listed; writing says what to do."""
+    """Runs of a store on a read-only disk are listed; an attempt to write says what to do."""
     path = tmp_path / "runs with space?#.db"
     with open_store(path) as store:
         insert_run(store, RunRecord(run_id="r1"))
@@ -93,7 +93,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) ->
 
 
 def test_a_newer_store_is_refused_naming_both_versions(tmp_path: Path) -> None:
-    """The message has the store's version, ours, and the way out."""
+    """The message has the store's version, the program's version, and the remedy."""
     path = tmp_path / "runs.db"
     open_store(path).close()
     with sqlite3.connect(path) as connection:
@@ -114,12 +114,12 @@ def test_somebody_elses_database_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_locked_store_is_reported_after_the_timeout(tmp_path: Path) -> None:
-    """Another writer that does not let go: StoreLocked, and reading still works meanwhile."""
+    """While another process writes, StoreLocked is raised, and reading still works."""
     path = tmp_path / "runs.db"
     with open_store(path) as store:
         insert_run(store, RunRecord(run_id="r1"))
     holder = sqlite3.connect(path, isolation_level=None)
-    holder.execute("BEGIN EXCLUSIVE")  # keeps readers out too, unless the file is in WAL mode
+    holder.execute("BEGIN EXCLUSIVE")  # excludes readers too, unless the file is in WAL mode
     try:
         with open_store(path, timeout_s=0.05) as store:
             assert len(list_runs(store)) == 1
@@ -130,7 +130,7 @@ def test_a_locked_store_is_reported_after_the_timeout(tmp_path: Path) -> None:
 
 
 def test_an_old_store_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step between the store's version and ours runs once, in order."""
+    """Each step between the store's version and the program's runs once, in order."""
     path = tmp_path / "runs.db"
     open_store(path).close()
     steps: list[int] = []
@@ -179,7 +179,9 @@ def test_many_may_create_the_same_store_at_once(tmp_path: Path) -> None:
 def test_a_store_looks_for_journals_where_runs_write_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str
 ) -> None:
-    """However the place is written: a run in another folder would never be folded."""
+    """The folder must not depend on the notation: a run in another folder would never be
+    imported.
+    """
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with open_store(location) as store:

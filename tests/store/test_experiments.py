@@ -1,4 +1,4 @@
-"""Experiments in stores that were there before them. What every store does is in the contract."""
+"""Promises of experiments in stores of earlier versions; the contract covers every store."""
 
 import json
 import sqlite3
@@ -25,7 +25,7 @@ from wattloop.store.schema import trials
 
 
 def old_store(path: Path) -> Path:
-    """A store of the first release: version 1, without the tables of experiments."""
+    """Write a store of the first release: version 1, without the tables of experiments."""
     with open_store(path) as store:
         insert_run(store, RunRecord(run_id="r1"))
     with sqlite3.connect(path) as connection:
@@ -76,7 +76,7 @@ def test_trials_survive_the_death_of_their_process(tmp_path: Path) -> None:
 
 
 def test_identifiers_sort_by_time_and_differ() -> None:
-    """Two of the same second are told apart."""
+    """Two identifiers of the same second differ."""
     first, second = (new_experiment_id("sweep", 1_794_700_000.0) for _ in range(2))
     assert first != second
     assert first[:-5] == second[:-5] == "sweep-20261114-234640"
@@ -84,7 +84,7 @@ def test_identifiers_sort_by_time_and_differ() -> None:
 
 @pytest.mark.parametrize("value", ["half a pair: \ud800", float("inf"), 2**70, 0.1 + 0.2])
 def test_what_json_writes_is_read_as_it_was(tmp_path: Path, value: object) -> None:
-    """The quick parser refuses some of what a trial may hold; none of it is lost or changed."""
+    """The fast parser refuses some valid trials; none of them is lost or changed."""
     body = json.dumps({"key": "k", "number": 0, "settings": {"value": value}})
     with open_store(tmp_path / "runs.db") as store:
         create_experiment(store, Experiment(experiment_id="e", kind="sweep"))
@@ -96,7 +96,7 @@ def test_what_json_writes_is_read_as_it_was(tmp_path: Path, value: object) -> No
 
 
 def test_a_trial_that_is_no_object_is_named(tmp_path: Path) -> None:
-    """A body that something else wrote is an error with the trial's key, not a traceback."""
+    """A body that another program wrote is an error with the trial's key, not a traceback."""
     with open_store(tmp_path / "runs.db") as store:
         create_experiment(store, Experiment(experiment_id="e", kind="sweep"))
         begin_trial(store, "e", "k", {})

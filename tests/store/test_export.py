@@ -1,4 +1,4 @@
-"""Whatever goes out can be read by others: CSV, JSON, Parquet, Prometheus."""
+"""Promises of exports: other programs can read CSV, JSON, Parquet and Prometheus."""
 
 import csv
 import json
@@ -49,7 +49,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_runs_as_csv_have_scopes_and_provenance(store: Store, tmp_path: Path) -> None:
-    """Each scope has its own column; what was not read is empty, not 0."""
+    """Each scope has its own column; a missing value is empty, not 0."""
     target = tmp_path / "runs.csv"
     export(store, list_runs(store), target=str(target))
     newest, oldest = rows(target)
@@ -81,7 +81,7 @@ def test_samples_as_csv_are_what_the_replay_meter_reads(store: Store, tmp_path: 
 
 
 def test_the_replay_meter_plays_an_export(store: Store, tmp_path: Path) -> None:
-    """What was exported is read back with the same domains."""
+    """An exported run is read back with the same domains."""
     replay = pytest.importorskip("wattloop.meters.replay", reason="meter not in this tree")
     from wattloop.core.clock import VirtualClock
 
@@ -148,7 +148,7 @@ def test_parquet_is_read_back(store: Store, tmp_path: Path) -> None:
 def test_parquet_without_pyarrow_names_the_extra(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message has the command that installs it, and the other way out."""
+    """The message has the command that installs it, and the alternative."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r"wattloop\[parquet\].*csv"):
         export(store, list_runs(store), file_format="parquet", target=str(tmp_path / "x"))
@@ -156,7 +156,7 @@ def test_parquet_without_pyarrow_names_the_extra(
 
 
 def test_prometheus_text_is_well_formed(store: Store, tmp_path: Path) -> None:
-    """HELP and TYPE once per family, labels escaped, every line as the format wants it."""
+    """HELP and TYPE once per family, labels escaped, every line in the format."""
     tags = {"lr-0": "0.1", "name": "mine", "é": 2}
     odd = replace(find_run(store, "r1"), name='a"b\\c\nd', run_id="odd", tags=tags)
     target = tmp_path / "wattloop.prom"
@@ -229,7 +229,7 @@ def test_prometheus_leaves_out_what_another_run_counts_and_what_is_missing(
 
 
 def test_a_failed_export_leaves_the_old_file(store: Store, tmp_path: Path) -> None:
-    """Whole or not at all: no half file, no temporary one left."""
+    """The export is whole or absent: no half file and no temporary one stays."""
     target = tmp_path / "out.csv"
     target.write_text("old")
     broken = replace(find_run(store, "r1"), feeds=[{"domains": [{"name": "x"}]}])
@@ -240,7 +240,7 @@ def test_a_failed_export_leaves_the_old_file(store: Store, tmp_path: Path) -> No
 
 
 def test_targets_that_cannot_be_written_are_named(store: Store, tmp_path: Path) -> None:
-    """A folder, or a file in a folder that is not there; a device is written, not replaced."""
+    """A folder, or a file in a missing folder; a device is written, not replaced."""
     for target in (tmp_path, tmp_path / "no" / "file.csv"):
         with pytest.raises(ConfigError, match=re.escape(str(target))):
             export(store, list_runs(store), target=str(target))
@@ -249,7 +249,7 @@ def test_targets_that_cannot_be_written_are_named(store: Store, tmp_path: Path) 
 
 
 def test_unknown_words_name_the_known_ones(store: Store) -> None:
-    """A wrong table or format is answered with the list."""
+    """The error for a wrong table or format lists the known ones."""
     with pytest.raises(ConfigError, match="samples, signals"):
         export(store, [], what="joules")
     with pytest.raises(ConfigError, match="parquet"):

@@ -1,4 +1,4 @@
-"""Runs move from one store to another without loss."""
+"""Promises of copying runs from one store to another without loss."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from wattloop.testing.journals import close_journal, ended, header, write_journa
 
 
 def test_a_copy_has_everything_and_copying_again_adds_nothing(tmp_path: Path) -> None:
-    """Record, tags, samples and levels are the same in both stores."""
+    """Record, tags, samples and curves are the same in both stores."""
     with open_store(tmp_path / "a.db") as old, open_store(tmp_path / "b.db") as new:
         head = header("r1", tags={"k": "v"})
         write_journal(old.journals, "r1", seconds=60, head=head, end=ended())
@@ -31,6 +31,6 @@ def test_a_copy_has_everything_and_copying_again_adds_nothing(tmp_path: Path) ->
 
 
 def test_a_store_is_not_copied_into_itself(tmp_path: Path) -> None:
-    """The same place twice is a mistake, not a deadlock."""
+    """The same location twice is an error, not a deadlock."""
     with open_store(tmp_path / "a.db") as store, pytest.raises(ConfigError, match="same store"):
         copy_runs(store, store)

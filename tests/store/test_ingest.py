@@ -1,4 +1,4 @@
-"""Promises of ingest to a server that is killed at the worst moment."""
+"""Promises of ingest when the server is killed at the worst moment."""
 
 import time
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> bytes:
-    """A whole journal of eleven samples."""
+    """Return a whole journal of eleven samples."""
     whole(tmp_path, RUN)
     return (tmp_path / f"{RUN}.journal").read_bytes()
 
@@ -51,7 +51,7 @@ def samples(store: Store) -> int:
 
 
 def test_killed_between_commit_and_removal_the_run_is_there_once(store: Store, data: bytes) -> None:
-    """The part is still there after a restart: found to be stored, and removed."""
+    """After a restart the partial file still exists: it is found to be stored, and removed."""
     ingest = Ingest(store, finalize_orphaned_run)
     assert ingest.append(RUN, 0, data, NODE).complete
     path = ingest.parts()[0]
@@ -74,7 +74,7 @@ def test_killed_between_commit_and_removal_the_run_is_there_once(store: Store, d
 def test_killed_while_it_wrote_a_piece_it_goes_on_from_there(
     store: Store, data: bytes, cut: int
 ) -> None:
-    """Whatever of a piece is on disk is the beginning of it; the rest follows."""
+    """The bytes on disk are the beginning of the piece, and the rest follows."""
     Ingest(store, finalize_orphaned_run).append(RUN, 0, data[:900], NODE)
     part = Ingest(store, finalize_orphaned_run).parts()[0]
     part.write_bytes(data[: max(900, cut)])
@@ -98,7 +98,7 @@ def test_final_is_remembered_through_a_restart(store: Store, data: bytes) -> Non
 def test_a_disk_that_refuses_leaves_the_part_as_it_was(
     store: Store, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a piece is not left behind, for the next one would not fit."""
+    """Half a piece does not stay, since the next one would not fit."""
     ingest = Ingest(store, finalize_orphaned_run)
     ingest.append(RUN, 0, data[:900], NODE)
 
@@ -135,7 +135,7 @@ def test_a_store_that_is_away_is_not_asked_for_every_piece(
 def test_a_server_that_starts_without_its_store_knows_what_waits_when_that_is_back(
     store: Store, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No node needs to ask for a run that is here: looked for at the start, stored at once."""
+    """No node has to send a run again that is here: it is found at the start and stored at once."""
     assert Ingest(store, finalize_orphaned_run).append(RUN, 0, data, NODE).complete
     again = Ingest(store, finalize_orphaned_run)
     with monkeypatch.context() as patched:
@@ -148,7 +148,7 @@ def test_a_server_that_starts_without_its_store_knows_what_waits_when_that_is_ba
 def test_a_writer_waits_for_a_store_that_is_away(
     store: Store, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It could be a node's run that is kept there: begun by a writer, it would not be taken up."""
+    """The file could be a node's run: if a writer began it, the server would not import it."""
     ingest = Ingest(store, finalize_orphaned_run)
     ingest.append(RUN, 0, data[:900], NODE)
     assert ingest.abandoned(time.time() + 3_600) == [RUN]
@@ -175,7 +175,7 @@ def test_a_writer_waits_for_a_store_that_is_away(
 def test_a_frame_that_does_not_end_is_not_read_again_with_every_piece(
     store: Store, monkeypatch: pytest.MonkeyPatch, frame: bytes
 ) -> None:
-    """A sender of single bytes must not make the server read all that it sent before each time."""
+    """A sender of single bytes must not make the server read all earlier bytes each time."""
     read_b = 0
 
     def counted(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
@@ -196,7 +196,7 @@ def test_a_frame_that_does_not_end_is_not_read_again_with_every_piece(
 
 
 def test_a_reader_of_a_damaged_journal_keeps_none_of_it(tmp_path: Path) -> None:
-    """What follows a frame that is longer than any is not collected in memory."""
+    """Bytes after a frame of impossible length are not collected in memory."""
     path = tmp_path / "x.journal"
     good = json_frame(HEADER, header_of(RUN, host="n1"))
     path.write_bytes(good + FRAME.pack(LARGEST_FRAME_B + 1, 0, SAMPLES))

@@ -1,4 +1,4 @@
-"""Promises of job keys: a number that was given out twice is two jobs, whatever comes when."""
+"""Promises of job keys: a reused number means two jobs, in any order of arrival."""
 
 import itertools
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def store(
 
 
 def of_node(number: int, node: int, after_s: float = 0.0, **changes: Any) -> RunRecord:
-    """Run `number` of job 42, on a node; some seconds long."""
+    """Return run `number` of job 42 on a node, some seconds long."""
     facts = {**FACTS, "restart": changes.pop("restart", "0")}
     job = {"id": "42", "kind": "slurm", "scheduler": facts}
     usual = {"host": f"n{node}", "job": job, "started_wall_s": FIRST_S + after_s, "user": "ada"}
@@ -43,7 +43,7 @@ def energies_j(store: Store) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("after_s", "changes"),
     [
-        (100.0, {}),  # the same node, the same start of the job: it has run to its end already
+        (100.0, {}),  # the same node and the same start of the job: it has already ended
         (100.0, {"user": "bob"}),
         (40 * DAY_S, {"restart": "1"}),  # a requeued job within no patience
     ],
@@ -51,7 +51,7 @@ def energies_j(store: Store) -> dict[str, float]:
 def test_a_number_given_out_again_is_another_job(
     store: Store, after_s: float, changes: dict[str, Any]
 ) -> None:
-    """The newest has the plain key, which Slurm's users know; no joule of one is in the other."""
+    """The newest job has the plain key, which Slurm's users know; their joules are separate."""
     insert_run(store, of_node(1, 1))
     insert_run(store, of_node(2, 1, after_s, **changes))
     assert energies_j(store) == {KEY: 200.0, f"{KEY}@2023-11-14T22:13:20Z": 100.0}
@@ -62,7 +62,7 @@ def test_a_number_given_out_again_is_another_job(
     [{"restart": "1"}, {"host": "n2"}, {"kind": "command", "user": "root"}, {"user": ""}],
 )
 def test_what_belongs_to_a_job_stays_with_it(store: Store, changes: dict[str, Any]) -> None:
-    """A requeue, another node, what a program measured itself in a container, a silent Slurm."""
+    """A requeue, another node, a measurement in a container, or a silent Slurm."""
     insert_run(store, of_node(1, 1))
     after_s = 0.0 if changes == {"user": ""} else 100.0
     insert_run(store, of_node(2, 2 if after_s == 0.0 else 1, after_s, **changes))
@@ -70,7 +70,7 @@ def test_what_belongs_to_a_job_stays_with_it(store: Store, changes: dict[str, An
 
 
 def test_a_run_that_went_on_after_its_agent_was_away_is_the_same_job(store: Store) -> None:
-    """The first part died without an agent; the second is of the same start of the job."""
+    """The first part crashed without an agent; the second has the same start of the job."""
     insert_run(store, of_node(1, 1, status=RunStatus.DIED))
     insert_run(store, of_node(2, 1, 1_000.0))
     assert energies_j(store) == {KEY: 300.0}
@@ -80,7 +80,7 @@ def test_a_run_that_went_on_after_its_agent_was_away_is_the_same_job(store: Stor
 def test_nodes_of_two_jobs_of_one_number_come_in_any_order(
     store: Store, order: tuple[int, ...]
 ) -> None:
-    """Each job has its own two nodes, also when a node of the first comes last of all."""
+    """Each job has its own two nodes, even when a node of the first arrives last."""
     made = [
         *(of_node(1, 1), of_node(2, 2)),
         *(of_node(3, 1, 50 * DAY_S, user="bob"), of_node(4, 2, 50 * DAY_S, user="bob")),

@@ -1,4 +1,4 @@
-"""Promises of the list of jobs: filters, order, pages and totals are the database's work."""
+"""Promises of the list of jobs: the database filters, sorts, pages and sums."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from wattloop.store.schema import run_facts
 
 
 def record(number: int, **changes: Any) -> RunRecord:
-    """A run of `number` seconds and 100 J a second on an H200."""
+    """Return a run of `number` seconds and 100 J a second on an H200."""
     domain = DomainEnergy(
         name="gpu:0",
         scope=Scope.GPU,
@@ -47,7 +47,7 @@ def record(number: int, **changes: Any) -> RunRecord:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
-    """Four runs; one is counted by another, one has no accounting."""
+    """A store with four runs; one is counted by another, one has no accounting."""
     with open_store(tmp_path / "runs.db") as place:
         insert_run(place, record(1))
         insert_run(place, record(2, name="other_50%", job=None))
@@ -57,7 +57,7 @@ def store(tmp_path: Path) -> Any:
 
 
 def names(store: Store, wanted: JobFilter | None = None, **how: Any) -> list[str]:
-    """Identifiers of a page."""
+    """Return the identifiers of a page."""
     return [row["run_id"] for row in job_page(store, wanted, **how)]
 
 
@@ -82,7 +82,7 @@ def test_each_filter_keeps_what_it_says(store: Store) -> None:
 
 
 def test_totals_are_of_all_that_match_and_count_no_device_twice(store: Store) -> None:
-    """The third run's devices are in another's figures."""
+    """The third run's devices are in another run's figures."""
     totals = job_totals(store)
     assert (totals.runs, totals.counted) == (4, 3)
     assert totals.energy_j == pytest.approx(700.0)
@@ -90,7 +90,7 @@ def test_totals_are_of_all_that_match_and_count_no_device_twice(store: Store) ->
 
 
 def test_totals_tell_what_was_measured_from_what_was_not(store: Store) -> None:
-    """A job of which a part was estimated has an energy, and is not among the measured."""
+    """A partly estimated job has an energy, and does not count as measured."""
     assert (job_totals(store).with_energy, job_totals(store).measured) == (3, 3)
     weak = record(5)
     assert weak.result is not None
@@ -101,13 +101,13 @@ def test_totals_tell_what_was_measured_from_what_was_not(store: Store) -> None:
 
 
 def test_nothing_known_is_not_zero(store: Store) -> None:
-    """No carbon of runs that were not accounted for."""
+    """Runs without accounting have no carbon."""
     totals = job_totals(store, JobFilter(cluster="mine"))
     assert (totals.carbon_g, totals.with_carbon) == (None, 0)
 
 
 def test_choices_are_what_is_there(store: Store) -> None:
-    """For the filters of a page."""
+    """The choices feed the filters of a page."""
     assert known_values(store, "cluster") == ["c1", "mine"]
     assert known_values(store, "device") == ["H200"]
 

@@ -1,4 +1,4 @@
-"""Promises of jobs: one row however many nodes, right at every moment, quick in any number."""
+"""Promises of jobs: one row for any number of nodes, right at every moment, and quick."""
 
 import threading
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def store(
 
 
 def member(number: int, **changes: Any) -> Any:
-    """What node `number` measured of job 42: 100 J a second."""
+    """Return the record of node `number` of job 42: 100 J a second."""
     accounting = {
         "labels": {"node": "low"},
         "efficiencies": [{"name": "node", "value": changes.pop("efficiency", 0.5)}],
@@ -58,7 +58,7 @@ def test_a_shared_run_has_a_badge_and_the_uncertainty_of_what_it_adds(store: Sto
 
 
 def test_nodes_of_a_job_are_one_row_with_their_sum(store: Store) -> None:
-    """Energy is added, the span is from the first to the last, the worst status counts."""
+    """Energies add up, times span from first to last, and the worst status counts."""
     insert_run(store, member(3))
     insert_run(store, member(2, started_wall_s=990.0))
     insert_run(store, record(9, host="n9"))
@@ -76,14 +76,14 @@ def test_nodes_of_a_job_are_one_row_with_their_sum(store: Store) -> None:
 
 
 def test_a_node_that_did_less_than_the_others_is_an_insight(store: Store) -> None:
-    """Of the job, though no single run can know it."""
+    """It is an insight on the job, since no single run shows it."""
     for number, efficiency in ((4, 0.8), (5, 0.8), (6, 0.1)):
         insert_run(store, member(number, efficiency=efficiency))
     assert "node_imbalance" in job_page(store)[0]["insights"]
 
 
 def test_a_job_is_found_by_any_of_its_nodes_and_filters(store: Store) -> None:
-    """By host, number and partition; what no job used only when asked for."""
+    """By host, number and partition; unallocated energy only on request."""
     insert_run(store, member(2))
     insert_run(store, member(3))
     insert_run(store, record(7, kind="unallocated", name="unallocated", job=None, host="n2"))
@@ -94,7 +94,7 @@ def test_a_job_is_found_by_any_of_its_nodes_and_filters(store: Store) -> None:
 
 
 def test_a_job_shrinks_and_goes_with_its_runs(store: Store, tmp_path: Path) -> None:
-    """Deleting one is like never having had it; a copy of a store has the same jobs."""
+    """Deleting a run is as if it had never existed; a copy of a store has the same jobs."""
     insert_run(store, member(2))
     insert_run(store, member(3))
     with open_store(tmp_path / "copy.db") as other:
@@ -107,7 +107,7 @@ def test_a_job_shrinks_and_goes_with_its_runs(store: Store, tmp_path: Path) -> N
 
 
 def test_what_is_in_quarantine_or_counted_elsewhere_is_not_added(store: Store) -> None:
-    """And a job with such a part says that it is not complete."""
+    """A job with such a part is marked incomplete."""
     insert_run(store, member(2))
     insert_run(store, member(3, quarantine="negative", counted=False))
     insert_run(store, member(4, kind="command", host="n2"))
@@ -117,7 +117,7 @@ def test_what_is_in_quarantine_or_counted_elsewhere_is_not_added(store: Store) -
 
 
 def test_a_job_of_which_a_node_said_nothing_is_not_complete(store: Store) -> None:
-    """Three nodes by Slurm's word: the sum of two is not the job's energy until the third comes."""
+    """Slurm reports three nodes: the sum of two is incomplete until the third arrives."""
     facts = {**FACTS, "nodes": "3"}
     job = {"id": "42", "kind": "slurm", "scheduler": facts}
     for number in (1, 2):
@@ -130,7 +130,7 @@ def test_a_job_of_which_a_node_said_nothing_is_not_complete(store: Store) -> Non
 
 
 def test_nodes_that_arrive_at_the_same_time_are_all_added(store: Store) -> None:
-    """No transaction overwrites what another has just added."""
+    """No transaction overwrites another's addition."""
     numbers = range(1, 13)
     threads = [
         threading.Thread(target=insert_run, args=(store, member(number))) for number in numbers

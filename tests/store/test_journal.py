@@ -1,4 +1,4 @@
-"""Promises of `journal`: what was written is read back whole, whatever killed the writer."""
+"""Promises of `journal`: written records are read back whole, however the writer ended."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ from wattloop.store.journal import (
 
 
 def written(path: Path) -> bytes:
-    """A small journal with every kind of frame."""
+    """Write a small journal with every kind of frame."""
     writer = JournalWriter(path, {"run_id": "r", "name": "training"})
     writer.samples(0, 2, array("d", [1.0, 2.0]), array("d", [10.0, 20.0, 11.0, float("nan")]))
     writer.event({"type": "note", "text": "Grüße"})
@@ -64,7 +64,7 @@ def test_torn_at_any_byte_keeps_every_whole_frame(tmp_path: Path) -> None:
 
 
 def test_flipped_byte_never_yields_a_wrong_record(tmp_path: Path) -> None:
-    """A checksum stands on every payload: damage ends the readable part."""
+    """Every payload has a checksum: damage ends the readable part."""
     data = written(tmp_path / "a.journal")
     good = read_journal(tmp_path / "a.journal")
     assert good is not None
@@ -111,7 +111,7 @@ def test_missing_journal_is_not_live(tmp_path: Path) -> None:
 
 
 def test_tail_sees_frames_as_they_arrive_and_waits_for_half_ones(tmp_path: Path) -> None:
-    """A follower gets each frame once, also when it looks in the middle of a write."""
+    """A follower gets each frame once, also when it reads in the middle of a write."""
     data = written(tmp_path / "a.journal")
     path = tmp_path / "live.journal"
     path.write_bytes(b"")

@@ -24,7 +24,7 @@ def test_existing_file_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_full_disk_keeps_frames_in_memory_and_writes_them_later(tmp_path: Path) -> None:
-    """A disk that fills up and is freed again loses nothing and leaves no torn frame."""
+    """A disk that fills up and is freed again loses no frame and has no torn frame."""
     path = tmp_path / "a.journal"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -51,7 +51,7 @@ def test_full_disk_keeps_frames_in_memory_and_writes_them_later(tmp_path: Path) 
 
 
 def test_disk_without_room_for_the_header_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    """A run that cannot be kept says so at once."""
+    """A run that cannot be stored says so at once."""
     path = tmp_path / "a.journal"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -86,21 +86,21 @@ def test_disk_that_stays_full_bounds_memory(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write read-only folders")
 def test_read_only_folder_is_an_oserror_for_ordinary_users(tmp_path: Path) -> None:
-    """The session turns it into a note."""
+    """The session turns the error into a note."""
     tmp_path.chmod(0o500)
     with pytest.raises(PermissionError):
         JournalWriter(tmp_path / "a.journal", {})
 
 
 def test_folder_that_is_a_file_is_an_oserror(tmp_path: Path) -> None:
-    """A store below a file cannot be made."""
+    """A store below a file cannot be created."""
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         JournalWriter(tmp_path / "file" / "a.journal", {})
 
 
 def test_forked_child_lets_go_without_writing(tmp_path: Path) -> None:
-    """`abandon` in a child neither writes nor ends the parent's lock."""
+    """`abandon` in a child neither writes nor releases the parent's lock."""
     writer = JournalWriter(tmp_path / "a.journal", {})
     pid = os.fork()
     if pid == 0:
@@ -116,7 +116,7 @@ def test_forked_child_lets_go_without_writing(tmp_path: Path) -> None:
 
 
 def test_closed_journal_can_be_imported_while_a_program_has_a_copy_of_it(tmp_path: Path) -> None:
-    """A program that another thread starts has one until it executes."""
+    """A program that another thread starts has a copy until it executes."""
     path = tmp_path / "a.journal"
     writer = JournalWriter(path, {})
     with program_with_copies_of(path):
@@ -133,7 +133,7 @@ def test_closed_journal_can_be_imported_while_a_program_has_a_copy_of_it(tmp_pat
 
 
 def test_record_is_in_the_file_when_the_call_returns(tmp_path: Path) -> None:
-    """Nothing waits in a buffer of ours: a killed writer loses only what it had not recorded."""
+    """No record waits in a buffer: a killed writer loses only unrecorded data."""
     writer = JournalWriter(tmp_path / "a.journal", {})
     before = (tmp_path / "a.journal").stat().st_size
     writer.event({"type": "note", "time_s": time.monotonic()})

@@ -1,4 +1,4 @@
-"""Folding loses nothing, whatever happens to journals, folders or processes."""
+"""Promises of the import: nothing is lost, whatever happens to journals, folders or processes."""
 
 import fcntl
 import os
@@ -41,7 +41,7 @@ def test_a_live_journal_is_left_alone(store: Store) -> None:
 
 
 def test_a_journal_that_is_being_born_is_left_alone(store: Store) -> None:
-    """Created but not yet locked: not touched, not even locked for a moment."""
+    """A journal that is created but not yet locked is not touched, not even locked for a moment."""
     store.journals.mkdir()
     path = store.journals / "r1.journal"
     path.touch()
@@ -50,7 +50,7 @@ def test_a_journal_that_is_being_born_is_left_alone(store: Store) -> None:
 
 
 def test_another_folder_is_not_disturbed(store: Store) -> None:
-    """Two folders: the second leaves the journal to the first."""
+    """Of two folders, the second leaves the journal to the first."""
     path = write_journal(store.journals, "r1", end=ended())
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -59,7 +59,7 @@ def test_another_folder_is_not_disturbed(store: Store) -> None:
 
 
 def test_the_good_part_of_a_torn_journal_is_kept_at_every_length(store: Store) -> None:
-    """Cut anywhere: a run with what was whole, or set aside when not even the header is."""
+    """Cut anywhere: the whole frames make a run, or the file is set aside without even a header."""
     whole = write_journal(store.journals, "r0", seconds=3, end=ended()).read_bytes()
     (store.journals / "r0.journal").unlink()
     kept = 0
@@ -78,7 +78,7 @@ def test_the_good_part_of_a_torn_journal_is_kept_at_every_length(store: Store) -
 
 
 def test_flipped_bits_end_the_readable_part(store: Store) -> None:
-    """A damaged frame and what follows is left out, and the run says so."""
+    """The damaged frame and the frames after it are left out, and the run says so."""
     path = write_journal(store.journals, "r1", seconds=5, end=ended())
     data = bytearray(path.read_bytes())
     data[-400] ^= 0xFF
@@ -91,7 +91,7 @@ def test_flipped_bits_end_the_readable_part(store: Store) -> None:
 
 
 def test_an_unreadable_header_is_set_aside_with_a_note(store: Store) -> None:
-    """What cannot be understood is kept for a person, and does not come up again."""
+    """The file stays for a person to read, and is not tried again."""
     store.journals.mkdir()
     path = store.journals / "r1.journal"
     path.write_bytes(os.urandom(500))
@@ -104,7 +104,7 @@ def test_an_unreadable_header_is_set_aside_with_a_note(store: Store) -> None:
 
 
 def test_a_newer_journal_is_left_alone(store: Store) -> None:
-    """A format we do not know waits for the version that does."""
+    """An unknown format waits for the version that knows it."""
     path = write_journal(store.journals, "r1", head=header("r1", format=FORMAT + 1), end=ended())
     (folded,) = import_orphaned(store, close_journal)
     assert folded.outcome is ImportStatus.NEWER
@@ -114,7 +114,7 @@ def test_a_newer_journal_is_left_alone(store: Store) -> None:
 
 
 def test_a_close_that_fails_does_not_lose_the_run(store: Store) -> None:
-    """Even when its energy cannot be computed, the run and its samples are kept."""
+    """Even when its energy cannot be computed, the run and its samples are stored."""
     write_journal(store.journals, "r1")
 
     def broken(_: object) -> dict[str, object]:
@@ -128,14 +128,14 @@ def test_a_close_that_fails_does_not_lose_the_run(store: Store) -> None:
 
 
 def test_an_end_without_meaning_is_closed_again(store: Store) -> None:
-    """A result that cannot be read is computed from the samples."""
+    """An unreadable result is computed from the samples again."""
     write_journal(store.journals, "r1", end=ended() | {"result": {"nonsense": 1}})
     import_orphaned(store, close_journal)
     assert find_run(store, "r1").energy_j == pytest.approx(350.0 * 9.9)
 
 
 def test_frames_with_nonsense_do_not_stop_the_others(store: Store) -> None:
-    """An event that is not one, a block of the wrong width: left out, the rest is kept."""
+    """An invalid event or a block of the wrong width is left out, and the rest is imported."""
     writer = JournalWriter(store.journals / "r1.journal", header("r1"))
     writer.samples(0, 7, array("d", [1.0]), array("d", [1.0] * 7))
     writer.samples(55, 1, array("d", [1.0]), array("d", [1.0]))
@@ -150,7 +150,7 @@ def test_frames_with_nonsense_do_not_stop_the_others(store: Store) -> None:
 
 
 def test_feeds_added_later_have_their_samples(store: Store) -> None:
-    """A device that was plugged in during the run is in the store too."""
+    """The samples of a device that was plugged in during the run are in the store too."""
     late = {"meter": "file", "domains": [FEEDS[1]["domains"][0] | {"name": "gpu:9"}], "signals": []}
     writer = JournalWriter(store.journals / "r1.journal", header("r1"))
     writer.event({"type": "feeds", "feeds": [late], "first": 2})
@@ -163,7 +163,7 @@ def test_feeds_added_later_have_their_samples(store: Store) -> None:
 
 
 def test_samples_out_of_order_are_sorted(store: Store) -> None:
-    """Threads that close windows may append late; curves still go forward in time."""
+    """Threads that close windows may append late; curves still advance in time."""
     writer = JournalWriter(store.journals / "r1.journal", header("r1"))
     writer.samples(0, 1, array("d", [1_002.0, 1_001.0]), array("d", [2.0, 1.0]))
     writer.end(ended())
@@ -174,7 +174,7 @@ def test_samples_out_of_order_are_sorted(store: Store) -> None:
 
 
 def test_one_refused_journal_does_not_stop_the_others(store: Store) -> None:
-    """A journal that cannot be folded stays; the next one is folded."""
+    """A journal that cannot be imported stays, and the next one is imported."""
     stays = write_journal(store.journals, "r1", head=header("r1", feeds=17), end=ended())
     write_journal(store.journals, "r2", end=ended())
     assert [f.outcome for f in import_orphaned(store, close_journal)] == [
@@ -185,7 +185,7 @@ def test_one_refused_journal_does_not_stop_the_others(store: Store) -> None:
 
 
 def test_a_locked_store_keeps_the_journal(tmp_path: Path) -> None:
-    """When the store cannot be written, the run waits in its journal."""
+    """While the store cannot be written, the run waits in its journal."""
     import sqlite3
 
     with open_store(tmp_path / "runs.db", timeout_s=0.05) as store:
@@ -234,7 +234,7 @@ def test_kill_9_while_folding_loses_nothing(tmp_path: Path) -> None:
 
 
 def forked_folder(path: Path) -> int:
-    """A process of its own, without the imports of a new one, that has begun to fold."""
+    """Fork a process, without the imports of a new one, that has begun to import."""
     ready, go = os.pipe()
     child = os.fork()
     if child == 0:
@@ -251,7 +251,7 @@ def forked_folder(path: Path) -> int:
 
 
 def test_processes_that_fold_together_keep_each_run_once(tmp_path: Path) -> None:
-    """Several programs that end at the same time share the journals without a fault."""
+    """Several programs that end at the same time share the journals without an error."""
     path = tmp_path / "runs.db"
     with open_store(path) as store:
         for number in range(12):
@@ -280,7 +280,7 @@ def test_processes_that_fold_together_keep_each_run_once(tmp_path: Path) -> None
     ],
 )
 def test_journals_of_other_servers_stay(store: Store, named: str, outcome: ImportStatus) -> None:
-    """All servers share one journal folder; each run goes to the store it was meant for."""
+    """All servers share one journal folder; each run goes to its own store."""
     folder = store.journals
     store.place = StoreLocation.parse("postgresql://ada:secret@db.example/energy")
     head = header("r1", settings={"store": named})

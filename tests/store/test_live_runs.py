@@ -1,4 +1,4 @@
-"""Runs that go on are known from their journals, and only those."""
+"""Promises of live runs: they are known from their journals, and only from those."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Promises of retention: old samples go, joules stay, and it can be interrupted at any time."""
+"""Promises of retention: old samples are removed, joules stay, and an interruption does no harm."""
 
 import math
 import threading
@@ -38,7 +38,7 @@ AGES_D = {"a-old": 390, "b-older": 100, "c-month": 40, "d-new": 5}
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Store]:
-    """Four runs of a minute each, 5 to 390 days old."""
+    """A store with four runs of a minute each, 5 to 390 days old."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with empty_place(request.param, tmp_path) as location, open_store(location) as found:
         for run_id, days in AGES_D.items():
@@ -49,13 +49,13 @@ def store(
 
 
 def points(store: Store, run_id: str) -> tuple[int, int]:
-    """How many samples and how many points of a curve there are."""
+    """Return the number of samples and of curve points."""
     series = find_series(find_run(store, run_id).feeds, "gpu:0")
     return len(read_samples(store, run_id, series)[0]), len(read_curve(store, run_id, series))
 
 
 def test_samples_go_and_curves_and_joules_stay(store: Store) -> None:
-    """Of runs older than that; the run says so itself."""
+    """For runs older than the age; the run itself says so."""
     before = {r.run_id: r.energy_j for r in list_runs(store)}
     total_j = job_totals(store).energy_j
     windows = read_windows(store, "a-old")
@@ -79,7 +79,7 @@ def test_samples_go_and_curves_and_joules_stay(store: Store) -> None:
 
 
 def test_a_job_of_old_runs_still_has_its_energy(store: Store) -> None:
-    """`runs job` adds up samples; where they are gone, what each run found."""
+    """`runs job` adds up samples; where they are removed, it uses each run's result."""
     job = {"id": "7", "kind": "slurm", "rank": None, "local_rank": None, "world_size": None}
     for run_id, host in (("j1", "n1"), ("j2", "n2")):
         head = header(run_id, host=host, job=job, started_wall_s=NOW_S - 50 * DAY_S)
@@ -100,7 +100,7 @@ def test_a_curve_without_its_samples_has_the_same_height(store: Store) -> None:
 
 
 def test_samples_that_nothing_coarser_stands_for_stay(store: Store) -> None:
-    """A run of one reading has no means: it is its own curve."""
+    """A run of one reading has no means, so its samples are the curve."""
     head = header("short", started_wall_s=NOW_S - 50 * DAY_S)
     writer = JournalWriter(store.journals / "short.journal", head)
     writer.samples(1, 1, array("d", [1_000.5]), array("d", [300.0]))
@@ -112,7 +112,7 @@ def test_samples_that_nothing_coarser_stands_for_stay(store: Store) -> None:
 
 
 def test_curves_and_whole_runs_go_at_their_own_ages(store: Store) -> None:
-    """A run without curves still has its energy; a run that went is in no list."""
+    """A run without curves still has its energy; a removed run is in no list."""
     policy = Retention(samples_s=30 * DAY_S, levels_s=90 * DAY_S, runs_s=365 * DAY_S)
     planned = apply_retention(store, policy, dry_run=True, now_wall_s=NOW_S)
     done = apply_retention(store, policy, now_wall_s=NOW_S)
@@ -154,7 +154,7 @@ def test_totals_of_deleted_runs_are_kept(store: Store) -> None:
 def test_it_can_be_stopped_and_goes_on_where_it_was(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some runs at a time, each time whole."""
+    """It works in batches of runs, each of them whole."""
     monkeypatch.setattr("wattloop.store.retention.AT_ONCE", 1)
     stop = threading.Event()
     policy = Retention(samples_s=30 * DAY_S)
@@ -164,7 +164,7 @@ def test_it_can_be_stopped_and_goes_on_where_it_was(
 
 
 def test_ages_are_written_as_people_do() -> None:
-    """And what makes no sense is refused before anything is dropped."""
+    """An invalid age is refused before any sample is removed."""
     assert parse_age("12h") == 43_200
     assert parse_age("30d") == 30 * DAY_S
     assert parse_age("forever") == math.inf

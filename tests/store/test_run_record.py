@@ -1,4 +1,4 @@
-"""What happened inside a run comes back as it was written, however it was written."""
+"""Promises of run records: the events of a run are read back as they were written."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_a_batch_of_steps_comes_back_as_single_steps(store: Store) -> None:
 
 
 def test_a_batch_need_not_have_loss_metrics_epoch_or_count(store: Store) -> None:
-    """What a batch does not say is not invented."""
+    """Missing fields of a batch are not invented."""
     optional = ("loss", "metrics", "epoch", "count")
     folded(store, {key: value for key, value in BATCH.items() if key not in optional})
     first, second = read_steps(store, "r1")
@@ -110,7 +110,7 @@ def test_steps_are_exported_with_what_they_stand_for(store: Store) -> None:
     ids=lambda broken: next(iter(broken)),
 )
 def test_a_broken_batch_does_not_cost_the_run(store: Store, broken: dict[str, Any]) -> None:
-    """What does not fit together is left out and said; the run and its other steps are kept."""
+    """Inconsistent data are left out and reported; the run and its other steps are stored."""
     folded(store, BATCH | broken, {"type": "step"} | EPOCH)
     assert read_steps(store, "r1")[-1] == EPOCH
     record = find_run(store, "r1")

@@ -1,4 +1,4 @@
-"""The headers that Wattloop writes have the shape that a server asks for."""
+"""Promises of headers: those that Wattloop writes have the shape that a server requires."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ print(len(header["feeds"]), repr(header_fault(header)))
 
 
 def test_the_header_of_a_measured_program_is_sound(tmp_path: Path) -> None:
-    """With every meter that this machine has, and virtual GPUs."""
+    """With every meter of this machine, and virtual GPUs."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "runs.db")]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert int(said[0]) > 0 and said[1] == "''"
@@ -31,7 +31,7 @@ def test_the_header_of_a_measured_program_is_sound(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["x", [1], {}, None, True, 0, -1, 1.0])
 def test_a_format_is_a_number_from_one(form: object) -> None:
-    """Anything else is named, and never compared."""
+    """Any other value is named, and never compared."""
     assert "format" in identity_fault({"run_id": "r", "format": form})
     assert identity_fault({"run_id": "r", "format": 1}) == ""
     assert identity_fault({"run_id": "r"}) == ""

@@ -1,4 +1,4 @@
-"""Packed arrays give back exactly what was put in."""
+"""Promises of packed arrays: they return exactly the values that were stored."""
 
 import math
 import random
@@ -28,7 +28,7 @@ SERIES = {
 
 @pytest.mark.parametrize("values", SERIES.values(), ids=SERIES)
 def test_every_double_comes_back_bit_for_bit(values: list[float]) -> None:
-    """Whatever a sensor says, packing loses nothing; a gap stays a gap."""
+    """Packing any sensor value is lossless, and a gap stays a gap."""
     back = unpack(pack(values))
     for before, after in zip(values, back, strict=True):
         assert array("d", [before]).tobytes() == array("d", [after]).tobytes() or (
@@ -48,6 +48,6 @@ def test_a_day_of_a_counter_stays_small() -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"\x02\x01\x06", b"\xff" * 60])
 def test_damaged_chunks_are_a_store_error(damage: bytes) -> None:
-    """A chunk that was changed on the disk is named as such, not a crash."""
+    """A chunk that was changed on the disk gives that error, not a crash."""
     with pytest.raises(StoreError, match="damaged"):
         unpack(damage)

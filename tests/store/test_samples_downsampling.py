@@ -1,4 +1,4 @@
-"""Curves for drawing show watts, peaks and gaps."""
+"""Promises of curves for drawing: they show watts, peaks and gaps."""
 
 import math
 from array import array
@@ -17,7 +17,7 @@ from wattloop.store.samples import (
 
 
 def test_a_counter_becomes_watts_across_a_wrap() -> None:
-    """A wrap adds its range; a reset (no range known) is a gap, never a negative power."""
+    """A wrap adds its range; a reset (unknown range) is a gap, never a negative power."""
     times_s, raw = array("d", [0.0, 1.0, 2.0]), array("d", [90.0, 95.0, 0.0])
     assert list(watts(times_s, raw, counter=True, wrap_j=100.0))[1:] == [5.0, 5.0]
     assert math.isnan(watts(times_s, raw, counter=True)[2])
@@ -25,7 +25,7 @@ def test_a_counter_becomes_watts_across_a_wrap() -> None:
 
 
 def test_a_gap_in_which_a_counter_can_have_wrapped_more_than_once_has_no_power() -> None:
-    """Ten minutes without a reading: 40 J or 140 J or 240 J were used, and none is drawn."""
+    """After ten minutes without a reading 40, 140 or 240 J were used, and no power is drawn."""
     times_s, raw = array("d", [0.0, 600.0, 601.0]), array("d", [90.0, 30.0, 35.0])
     found = watts(times_s, raw, counter=True, wrap_j=100.0, highest_w=50.0)
     assert math.isnan(found[1])
@@ -40,7 +40,7 @@ def test_a_gap_in_which_a_counter_can_have_wrapped_more_than_once_has_no_power()
 
 
 def test_two_readings_at_one_moment_have_no_power() -> None:
-    """Times that stand still give a gap, not a division by zero or an endless loop."""
+    """Equal times give a gap, not a division by zero or an endless loop."""
     times_s, raw = array("d", [1.0, 1.0]), array("d", [5.0, 6.0])
     assert math.isnan(watts(times_s, raw, counter=True)[1])
     assert len(binned(times_s, raw, 1.0)) == 1
@@ -80,7 +80,9 @@ def test_packed_curves_come_back_within_their_stated_precision() -> None:
 
 
 def test_equal_values_are_packed_though_their_mean_is_off_by_a_bit() -> None:
-    """The mean of 29.2, 29.2, ... is 29.199999999999996, below the lowest; the run is kept."""
+    """The mean of 29.2, 29.2, ... is 29.199999999999996, below the lowest; the run is still
+    stored.
+    """
     curve = Curve(10.0)
     curve.add(5.0, 29.2, 29.200000000000163, 29.20000000000057)
     curve.add(15.0, 29.2, 29.199999999999996, 29.2)

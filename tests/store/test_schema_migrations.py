@@ -23,7 +23,7 @@ from wattloop.store.samples import find_series
 def old(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """A store of version 1."""
+    """Write a store of version 1."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with empty_place(request.param, tmp_path) as location:
         make_version1(location)
@@ -31,7 +31,7 @@ def old(
 
 
 def test_a_store_of_version_1_opens_with_all_it_holds(old: str) -> None:
-    """Runs, joules and samples are as they were; two nodes of one Slurm job become one job."""
+    """Runs, joules and samples are unchanged, and two nodes of one Slurm job become one job."""
     with open_store(old) as store:
         assert sorted(r.run_id for r in list_runs(store)) == RUNS
         for row in DATA["rows"]["runs"]:
@@ -55,7 +55,7 @@ def test_a_store_of_version_1_opens_with_all_it_holds(old: str) -> None:
 def test_a_store_of_version_2_goes_on_with_its_jobs(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that comes after the migration is added to those that came before."""
+    """A node that arrives after the migration is added to the earlier ones."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with empty_place(where, tmp_path) as location:
         with open_store(location) as store:
@@ -76,7 +76,7 @@ def test_a_store_of_version_2_goes_on_with_its_jobs(
 
 
 def test_many_may_open_an_old_store_at_once(old: str) -> None:
-    """One of them migrates it; the others wait and find it new."""
+    """One process migrates it; the others wait and find it new."""
     faults: list[Exception] = []
 
     def work() -> None:
@@ -100,7 +100,7 @@ def test_many_may_open_an_old_store_at_once(old: str) -> None:
 def test_a_migration_that_fails_leaves_the_old_store_whole(
     old: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of a step is undone with the rest; the next attempt finds version 1."""
+    """A partial step is rolled back, and the next attempt finds version 1."""
 
     def fails(connection: Connection) -> None:
         schema._from_1(connection)
@@ -126,7 +126,7 @@ def test_a_migration_that_fails_leaves_the_old_store_whole(
 def test_an_old_store_on_a_read_only_disk_can_still_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot be migrated there, and needs not be to list its runs."""
+    """It cannot be migrated there, but its runs can be listed."""
     path = tmp_path / "runs.db"
     make_version1(str(path))
     monkeypatch.setattr(location.StoreLocation, "is_read_only", property(lambda self: True))

@@ -1,4 +1,4 @@
-"""The power of a domain is drawn from the source that was used."""
+"""Promises of series: the power of a domain is drawn from the source that was used."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ def _feed(meter: str, kind: str, period_s: float, provenance: str = "measured") 
 
 
 def test_an_estimate_next_to_rapl_is_not_drawn() -> None:
-    """The first meter was used; the estimate of the same package was not even read."""
+    """The first meter was used, and the estimate of the same package was not read."""
     rapl, estimate = _feed("rapl", "counter", 0.001), _feed("cpu", "gauge", 0.1, "estimated")
     (found,) = power_series([rapl, estimate]).values()
     assert (found.meter, found.feed) == ("rapl", 0)
@@ -22,7 +22,7 @@ def test_an_estimate_next_to_rapl_is_not_drawn() -> None:
 
 
 def test_a_gauge_is_drawn_for_the_slow_counter_that_it_shapes() -> None:
-    """A GPU's power rather than the differences of its energy counter."""
+    """A GPU's power is drawn instead of the differences of its energy counter."""
     counter, gauge = _feed("energy", "counter", 0.1), _feed("power", "gauge", 0.025)
     for feeds in ([counter, gauge], [gauge, counter]):
         (found,) = power_series(feeds).values()

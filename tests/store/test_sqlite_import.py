@@ -1,4 +1,4 @@
-"""The import without SQLAlchemy stores what the other one stores, or leaves the journal to it."""
+"""Promises of the import without SQLAlchemy: the same rows as the full import, or none."""
 
 import runpy
 import shutil
@@ -26,14 +26,14 @@ def dump(path: Path) -> list[str]:
 
 
 def test_the_schema_is_the_declared_one() -> None:
-    """Promise: `schema.sql` cannot lag behind `schema`; scripts/make_sqlite_schema.py writes it."""
+    """Promise: `schema.sql` equals `schema`; scripts/make_sqlite_schema.py writes it."""
     script = runpy.run_path(str(ROOT / "scripts" / "make_sqlite_schema.py"))
     assert SCHEMA.read_text("utf-8") == script["schema_text"]()
 
 
 @pytest.mark.parametrize("exists", [False, True])
 def test_both_ways_store_the_same(tmp_path: Path, exists: bool) -> None:
-    """Promise: every table has the same content, of finished and of crashed runs."""
+    """Promise: every table has the same content, for finished and crashed runs."""
     first, second = tmp_path / "first" / "runs.db", tmp_path / "second" / "runs.db"
     folder = journal_directory(str(first))
     head = {**header("r1"), "tags": {"model": "gpt", "cluster": "lab"}, "user": "ann"}
@@ -54,7 +54,7 @@ def test_both_ways_store_the_same(tmp_path: Path, exists: bool) -> None:
 
 
 def test_it_needs_no_sqlalchemy(tmp_path: Path) -> None:
-    """Promise: the end of a run is not delayed by loading it."""
+    """Promise: loading it does not delay the end of a run."""
     program = (
         "import sys\n"
         "from wattloop.measure.recovery import finalize_orphaned_run\n"

@@ -1,4 +1,4 @@
-"""Promises of folded lists: one row per experiment, no run lost, no joule counted twice."""
+"""Promises of grouped lists: one row per experiment, no run lost, no joule counted twice."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,9 @@ SWEEP, SEARCH = "sweep-1", "search-1"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
-    """Runs 1 to 9: a sweep of three, a search of two with a run inside, and four others."""
+    """A store with runs 1 to 9: a sweep of three, a search of two with a run inside, and four
+    others.
+    """
     with open_store(tmp_path / "runs.db") as place:
         create_experiment(place, Experiment(experiment_id=SWEEP, kind="sweep", name="caps"))
         create_experiment(place, Experiment(experiment_id=SEARCH, kind="search", name="lr"))
@@ -47,7 +49,7 @@ def shown(rows: list[dict[str, Any] | TrialGroup]) -> list[str]:
 
 
 def test_trials_are_one_row_with_their_sums(store: Store) -> None:
-    """And a user's own tag folds nothing."""
+    """A user's own tag groups nothing."""
     assert shown(folded_job_page(store, None, matching_groups(store))) == [
         *("9", "8", SEARCH, "4", SWEEP)
     ]
@@ -62,7 +64,7 @@ def test_trials_are_one_row_with_their_sums(store: Store) -> None:
 
 
 def test_totals_are_those_of_all_runs(store: Store) -> None:
-    """The run inside of a trial is in the trial's energy."""
+    """A run inside of a trial is in the trial's energy."""
     groups = matching_groups(store)
     alone = [row for row in folded_job_page(store, None, groups) if isinstance(row, dict)]
     folded_j = sum(row["energy_j"] for row in alone) + sum(g.energy_j or 0.0 for g in groups)
@@ -75,7 +77,7 @@ def test_totals_are_those_of_all_runs(store: Store) -> None:
 def test_pages_hold_every_row_once_in_one_order(
     store: Store, sort: str, descending: bool, size: int
 ) -> None:
-    """Whatever the size of a page and wherever a group falls; unknown values come last."""
+    """For any page size and any position of a group; unknown values come last."""
     groups = matching_groups(store)
     how: dict[str, Any] = {"sort": sort, "descending": descending}
     whole = shown(folded_job_page(store, None, groups, **how))
@@ -91,7 +93,7 @@ def test_pages_hold_every_row_once_in_one_order(
 
 
 def test_filters_reach_into_groups(store: Store) -> None:
-    """By a trial's own name, the experiment's name, or a date; with the sums of what matches."""
+    """By a trial's own name, the experiment's name, or a date; with the sums of the matches."""
     assert [g.name for g in matching_groups(store, JobFilter(text="CAPS"))] == ["caps"]
     (found,) = matching_groups(store, JobFilter(text="train 3"))
     assert (found.runs, found.energy_j) == (1, 300.0)
@@ -103,7 +105,7 @@ def test_filters_reach_into_groups(store: Store) -> None:
 
 
 def test_runs_of_a_deleted_experiment_are_runs_again(store: Store) -> None:
-    """Nothing is hidden behind a name that is gone."""
+    """No run is hidden behind a deleted experiment."""
     delete_experiment(store, SWEEP)
     rows = shown(folded_job_page(store, None, matching_groups(store)))
     assert rows == ["9", "8", SEARCH, "4", "3", "2", "1"]
@@ -120,6 +122,6 @@ def test_the_weakest_provenance_of_a_trial_is_said(store: Store) -> None:
 
 
 def test_a_live_trial_is_known_by_its_tags() -> None:
-    """Before its run is in the database."""
+    """The tags exist before its run is in the database."""
     assert group_of({"search": SEARCH}, [SWEEP, SEARCH]) == SEARCH
     assert group_of({"experiment": "of mine"}, [SWEEP, SEARCH]) is None

@@ -1,4 +1,4 @@
-"""Runs of CodeCarbon come over with honest provenance, once, whatever version wrote them."""
+"""Promises of the import of CodeCarbon's files: honest provenance, once, from any version."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_domains_are_in_joules_and_marked(store: Store, tmp_path: Path, columns:
 
 
 def test_version_1_has_a_sum_only(store: Store, tmp_path: Path) -> None:
-    """Without parts the sum is kept, estimated, and no part is invented."""
+    """Without parts the sum is imported as estimated, and no part is invented."""
     path = file_of(tmp_path, V1, line(V1), line(V1, timestamp="2026-03-02 12:00:00"))
     assert len(import_codecarbon(store, path).added) == 2
     (domain,) = list_runs(store)[0].result.domains  # type: ignore[union-attr] - imported above
@@ -88,7 +88,7 @@ def test_version_1_has_a_sum_only(store: Store, tmp_path: Path) -> None:
 
 
 def test_importing_twice_adds_nothing(store: Store, tmp_path: Path) -> None:
-    """The same file again: every run is known."""
+    """On a second import every run is known."""
     path = file_of(tmp_path, V2, line(V2), line(V2, run_id="other"))
     assert len(import_codecarbon(store, path).added) == 2
     again = import_codecarbon(store, path)
@@ -117,7 +117,7 @@ def test_a_zero_is_missing_not_measured(store: Store, tmp_path: Path) -> None:
 
 
 def test_bad_lines_are_named_and_the_good_ones_imported(store: Store, tmp_path: Path) -> None:
-    """Line number, column and value; a broken line costs only itself."""
+    """Line number, column and value; a broken line loses only itself."""
     path = file_of(
         tmp_path,
         V2,
@@ -136,7 +136,7 @@ def test_bad_lines_are_named_and_the_good_ones_imported(store: Store, tmp_path: 
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    """A file of something else, a folder, bytes: a message, and what is missing."""
+    """A file of another kind, a folder or bytes: the message names what is missing."""
     with pytest.raises(ConfigError, match=r"not an emissions\.csv.*duration"):
         read_codecarbon(file_of(tmp_path, "a,b", "1,2"))
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -159,7 +159,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def test_nvidia_gpus_are_known_by_names_of_any_driver(
     store: Store, tmp_path: Path, model: str, provenance: Provenance
 ) -> None:
-    """Older ones leave out the maker; what others make was not read through NVML."""
+    """Older versions leave out the maker; GPUs of other makers were not read through NVML."""
     import_codecarbon(store, file_of(tmp_path, V2, line(V2, gpu_model=model)))
     result = find_run(store, "codecarbon-5b0fa12a").result
     assert result is not None
@@ -168,7 +168,7 @@ def test_nvidia_gpus_are_known_by_names_of_any_driver(
 
 @pytest.mark.parametrize("order", [("run", "tasks"), ("tasks", "run")])
 def test_tasks_are_parts_of_their_run(store: Store, tmp_path: Path, order: tuple[str, ...]) -> None:
-    """Promise: a file of tasks leaves the run as it is, and no joule is in a total twice."""
+    """Promise: a file of tasks leaves the run unchanged, and no joule is in a total twice."""
     columns = f"task_name,{V2}"
     files = {
         "run": (V2, line(V2, duration=60.0, energy_consumed=0.0065)),
