@@ -1,4 +1,4 @@
-"""Promises of goals: read as written, and met only beyond chance."""
+"""Promises of goals: understood as written, and met only beyond chance."""
 
 import pytest
 
@@ -18,29 +18,27 @@ from wattloop.study.goals import Goal, judge
         ("no worse than 1 sd", "spread", -1, 1.0),
     ],
 )
-def test_goals_are_read_as_people_write_them(
-    text: str, kind: str, sign: int, amount: float
-) -> None:
-    """Of a figure of which less is better."""
+def test_goals_are_read_in_all_notations(text: str, kind: str, sign: int, amount: float) -> None:
+    """For a figure of which less is better."""
     goal = Goal.parse(text, less_is_better=True)
     assert (goal.kind, goal.sign, goal.amount) == (kind, sign, pytest.approx(amount))
 
 
 def test_no_worse_turns_with_the_figure() -> None:
-    """Of throughput, more is better."""
+    """For throughput more is better."""
     goal = Goal.parse("no worse than 5%", less_is_better=False)
     assert (goal.sign, goal.amount) == (1, pytest.approx(-0.05))
 
 
 @pytest.mark.parametrize("text", ["", "better", "10%", "-x%", "no worse than ever"])
-def test_other_words_are_no_goal(text: str) -> None:
-    """And the message shows what is."""
+def test_other_text_is_not_a_goal(text: str) -> None:
+    """The message shows the valid forms."""
     with pytest.raises(ConfigError, match="-10%"):
         Goal.parse(text, less_is_better=True)
 
 
 def minus(before: dict[int | str, float], amounts: list[float]) -> dict[int | str, float]:
-    """The same seeds, less by so much."""
+    """Return the same seeds with values lower by this amount."""
     return {key: value - a for (key, value), a in zip(before.items(), amounts, strict=True)}
 
 
@@ -56,7 +54,7 @@ def test_pairs_show_what_the_spread_of_seeds_would_hide() -> None:
 
 
 def test_met_in_the_mean_alone_is_not_met() -> None:
-    """A mean of -11% that may as well be -5% is chance."""
+    """A mean of -11% that may as well be -5% does not meet the goal."""
     after = minus(BEFORE, [30.0, 0.0, 10.0, 5.0])
     found = judge("energy_kwh", Goal.parse("-10%", less_is_better=True), BEFORE, after)
     assert not found.met
@@ -71,7 +69,7 @@ def test_no_worse_than_a_deviation_of_the_baseline() -> None:
 
 
 def test_limits_are_absolute() -> None:
-    """At most 1% of deadlines, whatever it was before."""
+    """At most 1% of deadlines, whatever the baseline."""
     goal = Goal.parse("<= 1%", less_is_better=True)
     before: dict[int | str, float] = {0: 0.2, 1: 0.3}
     assert judge("miss_rate", goal, before, {0: 0.0, 1: 0.0}).met
@@ -79,7 +77,7 @@ def test_limits_are_absolute() -> None:
 
 
 def test_different_runs_are_compared_as_groups() -> None:
-    """Measured runs have no pairs; Welch's interval stands for them."""
+    """Measured runs have no pairs, so Welch's interval applies."""
     goal = Goal.parse("-10%", less_is_better=True)
     before: dict[int | str, float] = {"a": 100.0, "b": 101.0, "c": 99.0}
     after: dict[int | str, float] = {"d": 80.0, "e": 81.0, "f": 79.0}
@@ -88,7 +86,7 @@ def test_different_runs_are_compared_as_groups() -> None:
     assert not judge("energy_j", goal, before, noisy).met
 
 
-def test_what_nobody_measured_is_said() -> None:
+def test_an_unmeasured_kpi_is_reported() -> None:
     """A KPI without values does not count as reached."""
     with pytest.raises(ConfigError, match="not measured"):
         judge("cost", Goal.parse("-10%", less_is_better=True), {}, {0: 1.0})

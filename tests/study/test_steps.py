@@ -1,4 +1,4 @@
-"""Promises of a study: steps in their order, a twin that must be believable, a proof at the end."""
+"""Promises of a study: steps in order, a validated twin, and a proof at the end."""
 
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,12 @@ def store(tmp_path: Path) -> Any:
 
 
 def study(store: Store, **changes: Any) -> StudyRunner:
-    """The small study, changed."""
+    """Return the small study with changes."""
     return StudyRunner(store, StudySpec.model_validate({**SMALL, **changes}))
 
 
 def test_the_six_steps_lead_from_a_need_to_a_proof(store: Store) -> None:
-    """Each step is kept, the next is told, and the report shows all of them."""
+    """Each step is stored, the next is named, and the report shows all of them."""
     work = study(store)
     for step in ("baseline", "characterize", "simulate", "decide", "validate"):
         assert next_step(work.record.steps) == step
@@ -57,7 +57,7 @@ def test_the_six_steps_lead_from_a_need_to_a_proof(store: Store) -> None:
     document = report_of_study(store, again.record.experiment)
     assert document.subtitle.startswith("SUCCESS")
     assert len(document.sections) == 6
-    # its campaigns are folded under it: in the list of the command line, and on the page
+    # its campaigns are grouped under it: in the list of the command line, and on the page
     campaigns = {each.experiment_id for each in list_experiments(store, "campaign")}
     inside = study_campaigns(store)
     assert campaigns and {*inside} == campaigns
@@ -71,13 +71,13 @@ def test_the_six_steps_lead_from_a_need_to_a_proof(store: Store) -> None:
 def test_a_step_before_its_turn_names_the_missing_one(
     store: Store, step: str, missing: str
 ) -> None:
-    """And the command that does it."""
+    """The message names the command that does it."""
     with pytest.raises(ConfigError, match=f"wattloop study {missing}"):
         getattr(study(store), step)()
 
 
 def test_a_step_done_again_makes_later_ones_void(store: Store) -> None:
-    """They rested on what it said."""
+    """They depended on its result."""
     work = study(store)
     work.baseline()
     work.characterize()
@@ -85,8 +85,8 @@ def test_a_step_done_again_makes_later_ones_void(store: Store) -> None:
     assert next_step(work.record.steps) == "characterize"
 
 
-def test_a_twin_that_is_far_off_is_not_believed(store: Store) -> None:
-    """Measured runs of some joules are not the thesis's cluster."""
+def test_a_twin_that_is_far_off_is_refused(store: Store) -> None:
+    """Measured runs of some joules do not match the thesis's cluster."""
     insert_run(store, record(1))
     insert_run(store, record(2))
     work = study(
@@ -102,8 +102,8 @@ def test_a_twin_that_is_far_off_is_not_believed(store: Store) -> None:
         work.decide()
 
 
-def test_a_kpi_that_nobody_measured_is_said(store: Store) -> None:
-    """Runs know no deadlines."""
+def test_an_unmeasured_kpi_is_reported(store: Store) -> None:
+    """Measured runs have no deadlines."""
     insert_run(store, record(1))
     work = study(
         store,
@@ -118,12 +118,14 @@ def test_a_kpi_that_nobody_measured_is_said(store: Store) -> None:
 
 
 def verdict(*, met: bool) -> GoalVerdict:
-    """A goal that is met or not."""
+    """Return a goal that is met or not."""
     return GoalVerdict("energy_kwh", "-10%", 10.0, 8.0, -0.2, met, "shown")
 
 
 def test_the_tree_is_followed_where_its_policy_meets_the_goals() -> None:
-    """Another one is chosen when it meets them with less energy, or when the tree's does not."""
+    """Another candidate is chosen when it meets them with less energy, or when the tree's does
+    not.
+    """
     both = {"zeus": (verdict(met=True),), "helios": (verdict(met=True),)}
     objective = "energy and performance"
     assert decide(objective, both, {"zeus": 8.0, "helios": 9.0}).choice == "zeus"
@@ -133,14 +135,14 @@ def test_the_tree_is_followed_where_its_policy_meets_the_goals() -> None:
 
 
 def test_no_candidate_that_meets_all_goals_is_no_decision() -> None:
-    """The reasons say what failed, and the way back."""
+    """The reasons name what failed, and the next command."""
     found = decide("deadlines", {"zeus": (verdict(met=False),)}, {"zeus": 1.0})
     assert found.choice == ""
     assert any("back to step 3" in reason for reason in found.reasons)
 
 
 def test_the_example_is_a_study(tmp_path: Path) -> None:
-    """What `init` writes can be used as it is."""
+    """The output of `init` is a valid study."""
     path = tmp_path / "study.yaml"
     path.write_text(EXAMPLE)
     assert read_study(path).name == "greener-cluster"
@@ -157,7 +159,7 @@ def test_the_example_is_a_study(tmp_path: Path) -> None:
     ],
 )
 def test_faults_of_the_file_are_named(tmp_path: Path, text: str, fault: str) -> None:
-    """With file, line and field."""
+    """The error has file, line and field."""
     path = tmp_path / "study.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=fault):
@@ -172,16 +174,16 @@ def test_faults_of_the_file_are_named(tmp_path: Path, text: str, fault: str) -> 
     ],
 )
 def test_a_dead_end_leads_back_to_the_third_step(last: dict[str, Any]) -> None:
-    """Thesis 6.3.6: not on to a validation of nothing, and not to an end."""
+    """Thesis 6.3.6: neither a validation without a decision nor an end."""
     done: dict[str, Any] = {"baseline": {}, "characterize": {}, "simulate": {}}
     assert next_step({**done, **last}) == "characterize"
     assert next_step({**done, "decide": {"choice": "zeus"}}) == "validate"
 
 
-def test_campaigns_of_a_study_are_folded_in_lists(
+def test_campaigns_of_a_study_are_grouped_in_lists(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`simulate list` and the page leave them out and say so; `--all` and JSON have them."""
+    """`simulate list` and the page leave them out and say so; `--all` and JSON include them."""
     made = [
         Experiment(experiment_id=f"campaign-{n}", kind="campaign", name=n, created_wall_s=1e9)
         for n in ("own", "of-a-study")
