@@ -1,4 +1,4 @@
-"""Virtual GPUs of a test's own, found as an installed Wattloop finds them."""
+"""Virtual GPUs of a single test, found as an installed Wattloop finds them."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,9 @@ virtual = wattloop.virtual.lever:detect
 
 
 def virtual_environment(folder: Path, gpus: int = 2) -> dict[str, str]:
-    """Variables of a machine with nothing but virtual GPUs, and the folder of its entry points."""
+    """Return the variables of a machine with virtual GPUs only, and the folder of its entry
+    points.
+    """
     site = folder / "site"
     info = site / "wattloop-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
@@ -36,7 +38,7 @@ def virtual_environment(folder: Path, gpus: int = 2) -> dict[str, str]:
 
 @pytest.fixture
 def virtual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """This process on such a machine."""
+    """Run this process on such a machine."""
     for name in os.environ.keys() - without("WATTLOOP").keys():
         monkeypatch.delenv(name)
     environment = virtual_environment(tmp_path)

@@ -1,4 +1,4 @@
-"""Promises of `sweep_axes` and `sweep_plan`: every point, the default among them, fair order."""
+"""Promises of axes and plans: every point, the default among them, and a fair order."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def plan(axes: list[SweepAxis], gpus_here: int | None = 2, **fields: object) -> 
 
 
 def test_the_default_is_always_a_level(virtual: dict[str, str]) -> None:
-    """Listed or not, once; a share of the default that is the default is the same level."""
+    """It appears once, listed or not; a share of the default that equals it is the same level."""
     added = axis("gpu/power_limit", [300, 500])
     assert [level.label for level in added.levels] == ["300 W", "500 W", "700 W"]
     assert added.default.label == "700 W"
@@ -55,16 +55,16 @@ def test_a_group_sets_all_its_levers(virtual: dict[str, str]) -> None:
         ("gpu/power_limit", ["powersave"], r"power_limit.*'powersave' is not a value"),
     ],
 )
-def test_what_the_machine_cannot_do_is_said_with_its_line(
+def test_impossible_settings_are_reported_with_their_line(
     virtual: dict[str, str], name: str, value: list[object], said: str
 ) -> None:
-    """Unknown lever, value outside the limits, GPU that is not there."""
+    """Unknown lever, value outside the limits, or a missing GPU."""
     with pytest.raises(ConfigError, match=said):
         axis(name, value)
 
 
 def test_a_machine_without_levers_says_what_it_would_need() -> None:
-    """And that a virtual GPU would do to try."""
+    """The message suggests a virtual GPU to try."""
     with pytest.raises(ConfigError, match=r"NVIDIA or AMD.*modprobe.*WATTLOOP_VIRTUAL_GPUS=1"):
         make_axis("gpu/power_limit", [100.0], [])
 
@@ -79,7 +79,7 @@ def test_a_grid_has_every_combination_and_each_varies_one(virtual: dict[str, str
 
 
 def test_gpu_counts_multiply_and_reach_the_command(virtual: dict[str, str]) -> None:
-    """Placeholders, and the variables that hide the unused cards."""
+    """Placeholders are filled, and variables hide the unused cards."""
     made = plan([], gpus=[1, 2], command="train --n {gpus} --on {gpu_list}")
     assert len(made.points) == len(made.references) == 2
     trial = made.trial(made.points[1], "0")
@@ -91,7 +91,7 @@ def test_gpu_counts_multiply_and_reach_the_command(virtual: dict[str, str]) -> N
     }
 
 
-def test_a_choice_of_gpus_that_was_made_before_is_kept(
+def test_an_earlier_choice_of_gpus_is_respected(
     virtual: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of cards 4 and 6 the first one is 4."""
@@ -101,7 +101,7 @@ def test_a_choice_of_gpus_that_was_made_before_is_kept(
 
 
 def test_more_gpus_than_there_are_is_an_error() -> None:
-    """With how many there are."""
+    """The error has the number of existing GPUs."""
     with pytest.raises(ConfigError, match="4 asked for, but there are 2 here"):
         plan([], gpus=[1, 4])
     with pytest.raises(ConfigError, match="given twice"):
@@ -110,13 +110,13 @@ def test_more_gpus_than_there_are_is_an_error() -> None:
 
 @pytest.mark.parametrize("sign", ["{gpus}", "{gpu_list}"])
 def test_a_number_of_gpus_that_is_not_given_is_an_error(sign: str) -> None:
-    """A program is never started with the placeholder itself."""
+    """A program is never started with a literal placeholder."""
     with pytest.raises(ConfigError, match=r"the command has \{gpu.*add --gpus 1,2,4"):
         plan([], command=f"train --n {sign}")
 
 
 def test_nothing_to_run_is_an_error() -> None:
-    """With the way to write it."""
+    """The error shows the right form."""
     with pytest.raises(ConfigError, match="no command to sweep"):
         make_plan(parse_sweep_spec({}), [], None)
     with pytest.raises(ConfigError, match="not both"):
@@ -124,7 +124,7 @@ def test_nothing_to_run_is_an_error() -> None:
 
 
 def test_each_round_has_every_point_in_its_own_order(virtual: dict[str, str]) -> None:
-    """Drawn from the seed: the same again for the same seed."""
+    """The order comes from the seed, so the same seed gives the same order."""
     axes = [axis("gpu/power_limit", "200:700:50")]
     made = plan(axes, seed=5)
     first, second = made.block(0), made.block(1)
@@ -135,8 +135,8 @@ def test_each_round_has_every_point_in_its_own_order(virtual: dict[str, str]) ->
     assert plan(axes, order="listed").block(1) == list(made.points)
 
 
-def test_the_same_sweep_is_known_again(virtual: dict[str, str]) -> None:
-    """By what is run, not by how it is called or read."""
+def test_the_same_sweep_is_recognised(virtual: dict[str, str]) -> None:
+    """It is identified by its programs, not by its name or notation."""
     axes = [axis("gpu/power_limit", [300])]
     mark = fingerprint(plan(axes))
     assert fingerprint(plan(axes, name="x", metric="energy", scope="gpu")) == mark
@@ -152,8 +152,8 @@ def test_workloads_are_kernels_and_libraries(virtual: dict[str, str]) -> None:
     assert list(made.trial(made.points[1], "0").command) == ["b", "-n", "3"]
 
 
-def test_levers_are_called_as_in_the_literature() -> None:
-    """Power cap, clock, governor; what has no other name keeps its own."""
+def test_levers_have_the_names_of_the_literature() -> None:
+    """Power cap, clock, governor; other levers have their own names."""
     names = ("gpu/power_limit", "cpu:0/power_limit_long_term", "gpu/sm_clock", "cpu/max_frequency")
     assert [technique_name(n) for n in names] == ["power cap", "power cap", "clock", "clock"]
     assert technique_name("cpu/governor") == "governor"

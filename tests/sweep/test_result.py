@@ -1,4 +1,4 @@
-"""Promises of `sweep_result`, `gains` and `sweep_tables`: known inputs, known answers."""
+"""Promises of results, gains and tables of a sweep: known inputs give known answers."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def test_gains_are_those_of_the_formula() -> None:
         assert gain.value_pct == pytest.approx(value, abs=0.05)
 
 
-def test_the_default_gains_nothing_and_is_certain_of_it() -> None:
+def test_the_default_gains_nothing_with_certainty() -> None:
     """It is compared with itself."""
     group = group_of(8)
     for compared in COMPARED:
@@ -67,7 +67,7 @@ def test_the_default_gains_nothing_and_is_certain_of_it() -> None:
 
 
 def test_the_best_point_is_the_lowest_of_the_formula() -> None:
-    """For each metric the one that trying all by hand gives."""
+    """For each metric it is the point that a search by hand finds."""
     group = group_of(8)
     caps = (100, 150, 200, 260)
     by_energy = min(caps, key=lambda cap: energy_j(cap, 8))
@@ -79,8 +79,8 @@ def test_the_best_point_is_the_lowest_of_the_formula() -> None:
     assert best_edp[0].label == f"{by_edp} W"
 
 
-def test_intervals_grow_with_the_noise_and_tell_chance_from_gain() -> None:
-    """A gain smaller than what repeats differ by is said to be within the noise."""
+def test_intervals_grow_with_the_noise_and_separate_chance_from_gain() -> None:
+    """A gain smaller than the scatter of repeats is reported as within the noise."""
     quiet, loud = group_of(8, noise=0.001), group_of(8, noise=0.3)
     for group, beyond in ((quiet, True), (loud, False)):
         best = group.best(ENERGY)
@@ -92,7 +92,7 @@ def test_intervals_grow_with_the_noise_and_tell_chance_from_gain() -> None:
 
 
 def test_failed_runs_and_warm_ups_stay_out_of_the_means() -> None:
-    """They are counted, and shown as what they are."""
+    """They are counted, and shown with their status."""
     experiment, trials = made_sweep(gpus=(8,))
     warm = replace(trials[0], key="x #warm-up 0.0", settings={**trials[0].settings, "repeat": "w"})
     bad = {"status": "timeout", "message": "did not end within 5 s"}
@@ -108,7 +108,7 @@ def test_failed_runs_and_warm_ups_stay_out_of_the_means() -> None:
 
 
 def test_the_summary_has_means_and_standard_deviations() -> None:
-    """What is stored with the sweep, by scope."""
+    """The summary is stored with the sweep, by scope."""
     summary = result_of(*made_sweep(gpus=(8,))).summary()
     point = summary["points"][-1]
     assert point["energy_j"]["node"]["mean"] == pytest.approx(energy_j(260, 8))
@@ -118,7 +118,7 @@ def test_the_summary_has_means_and_standard_deviations() -> None:
 
 
 def test_the_scope_is_the_widest_that_is_read() -> None:
-    """A whole node where it has a meter; a modelled node only when there is nothing else."""
+    """A whole node where it has a meter; a modelled node only when no other scope was read."""
     _, trials = made_sweep()
     outcome = TrialOutcome.from_dict(trials[0].outcome)
     node = replace(outcome.scopes["node"], modelled=True)
@@ -161,7 +161,7 @@ def test_tables_of_the_literature_have_their_rows() -> None:
 
 
 def test_settings_of_several_levers_name_those_that_were_moved() -> None:
-    """`1695 MHz` alone could be any clock; what stands at its default is not worth a word."""
+    """`1695 MHz` alone could be any clock; levers at their default are left out."""
     facts = {"levels": {"gpu/power_limit": "260 W", "gpu/sm_clock": "1695 MHz"}}
     defaults = {"gpu/power_limit": "260 W", "gpu/sm_clock": "not locked"}
     point = PointResult(facts, repeated_trials([], "node"), (), defaults)
@@ -172,7 +172,7 @@ def test_settings_of_several_levers_name_those_that_were_moved() -> None:
 
 
 def test_two_levers_of_one_technique_count_by_the_better() -> None:
-    """Clocks of cores and of memory are both `clock`: neither hides the other by its order."""
+    """Clocks of cores and of memory are both `clock`, and neither hides the other by its order."""
     experiment, trials = made_sweep(gpus=(8,))
     (cap,) = experiment.facts["axes"]
     worse = {**cap, "name": "gpu/other", "default": "x", "levels": [{"label": "x", "number": 1.0}]}
@@ -198,8 +198,8 @@ def test_the_interval_of_a_gain_is_of_both_sides() -> None:
 
 
 def test_a_winner_within_noise_is_a_tie() -> None:
-    """Two caps that cost the same up to the spread of their repeats; a clear winner has no tie."""
-    same = group_of(8, caps_w=(250, 260), noise=0.2)  # both draw what the load takes
+    """Two caps within the scatter of their repeats tie; a clear winner does not."""
+    same = group_of(8, caps_w=(250, 260), noise=0.2)  # both draw as much as the load
     best = same.best(EDP)
     assert best is not None
     assert [p.label for p in same.ties(best[0], EDP)] == [
@@ -213,7 +213,7 @@ def test_a_winner_within_noise_is_a_tie() -> None:
     once = group_of(8, caps_w=(250, 260), repeats=1)
     best = once.best(EDP)
     assert best is not None
-    assert once.ties(best[0], EDP) == []  # nothing is known of its noise
+    assert once.ties(best[0], EDP) == []  # its noise is unknown
 
 
 def test_a_price_of_gpus_gives_their_cost_by_number() -> None:

@@ -1,4 +1,4 @@
-"""Promises of `sweep`: everything is run once, in order, and can be stopped at any moment."""
+"""Promises of `sweep`: every point runs once, in order, and it can be stopped at any moment."""
 
 import sys
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ shared_machine(1).gpus[0].run(GpuWork(flops=989e12 * 0.3))
 
 
 class Heard:
-    """Everything the listener was told; may stop the sweep at a given trial."""
+    """A listener that records its messages and may stop the sweep at a given trial."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.begun: list[str] = []
@@ -81,7 +81,7 @@ def swept(
 def test_a_sweep_of_the_virtual_gpu_finds_that_less_power_takes_longer(
     settings: Settings, store: Store
 ) -> None:
-    """Real processes, real levers, simulated joules; the cap is put back at the end."""
+    """Real processes, real levers, simulated joules; the cap is restored at the end."""
     shared_machine(2).gpus[0].set_power_cap(650.0)
     plan = planned(settings, [sys.executable, "-c", WORK], "300", repeats=2, warmup=1)
     result = swept(plan, store, settings)
@@ -99,8 +99,8 @@ def test_a_sweep_of_the_virtual_gpu_finds_that_less_power_takes_longer(
     assert stored.facts["summary"]["points"][0]["time_s"]["sd"] is not None
 
 
-def test_what_is_interrupted_goes_on_where_it_stopped(settings: Settings, store: Store) -> None:
-    """Nothing that ended is run again, the levers are back, and the order is the same."""
+def test_an_interrupted_sweep_continues_where_it_stopped(settings: Settings, store: Store) -> None:
+    """No finished trial runs again, the levers are restored, and the order is the same."""
     plan = planned(settings, caps="300,500", repeats=1)
     first, second, whole = Heard(stop_at=1), Heard(), Heard()
     with pytest.raises(KeyboardInterrupt):
@@ -114,8 +114,8 @@ def test_what_is_interrupted_goes_on_where_it_stopped(settings: Settings, store:
     assert first.begun + second.begun == whole.begun
 
 
-def test_a_finished_sweep_is_begun_anew(settings: Settings, store: Store) -> None:
-    """The same command again is a second sweep, not an answer from the past."""
+def test_a_finished_sweep_starts_again(settings: Settings, store: Store) -> None:
+    """The same command again is a second sweep, not the earlier result."""
     plan = planned(settings, caps="300", repeats=1)
     swept(plan, store, settings)
     first = find_experiment(store, "last").experiment_id
@@ -127,7 +127,7 @@ def test_a_finished_sweep_is_begun_anew(settings: Settings, store: Store) -> Non
 def test_a_point_that_fails_is_given_up_and_the_others_go_on(
     settings: Settings, store: Store
 ) -> None:
-    """As JAX at the lowest clocks of the thesis: the table has the rest."""
+    """Like JAX at the lowest clocks in the thesis: the table has the rest."""
     script = (
         "import sys; from wattloop.virtual.node import shared_machine; "
         "sys.exit(shared_machine(1).gpus[0].now().limit_w < 350)"
@@ -143,7 +143,7 @@ def test_a_point_that_fails_is_given_up_and_the_others_go_on(
 def test_a_command_that_never_works_stops_the_sweep(
     settings: Settings, store: Store, warmup: int
 ) -> None:
-    """At the default setting already: said with what the program printed, after two runs."""
+    """If the default setting fails twice, the sweep stops and shows the program's output."""
     command = ["sh", "-c", "echo no such dataset; exit 3"]
     plan = planned(settings, command, "300", warmup=warmup, order="listed", repeats=3)
     experiment, _ = open_sweep(store, plan, RealClock())
@@ -159,7 +159,7 @@ def test_a_command_that_never_works_stops_the_sweep(
 def test_a_command_that_fails_now_and_then_is_swept(
     settings: Settings, store: Store, tmp_path: Path
 ) -> None:
-    """Every third run fails, the first of all included: the points have what worked."""
+    """Every third run fails, also the first: the points have the successful runs."""
     count = tmp_path / "count"
     script = f"echo x >> {count}; [ $(( $(wc -l < {count}) % 3 )) -ne 1 ]"
     plan = planned(settings, ["sh", "-c", script], "300", warmup=1, order="listed", repeats=4)
@@ -181,17 +181,15 @@ def test_a_finished_sweep_whose_warm_up_was_once_killed_is_finished(
     assert swept(plan, store, settings).unfinished == 0
 
 
-def test_a_hanging_command_is_ended_and_said(settings: Settings, store: Store) -> None:
-    """A timeout at the default setting is a refusal, too."""
+def test_a_hanging_command_is_ended_and_reported(settings: Settings, store: Store) -> None:
+    """A timeout at the default setting also stops the sweep."""
     plan = planned(settings, ["sleep", "60"], timeout=0.2, repeats=1)
     with pytest.raises(ConfigError, match=r"timeout: did not end within 0\.2 s"):
         swept(plan, store, settings)
 
 
-def test_failures_are_tried_again_when_asked(
-    settings: Settings, store: Store, tmp_path: Path
-) -> None:
-    """`--retry-failed` forgets them; what went well is kept."""
+def test_failures_are_retried_on_request(settings: Settings, store: Store, tmp_path: Path) -> None:
+    """`--retry-failed` drops the failures; successful trials stay."""
     mark = tmp_path / "works"
     script = (
         "import os, sys; from wattloop.virtual.node import shared_machine; "
@@ -212,7 +210,7 @@ def test_failures_are_tried_again_when_asked(
 def test_a_sweep_that_stopped_at_the_default_tries_it_again(
     settings: Settings, store: Store, tmp_path: Path
 ) -> None:
-    """Once the command works, the same words go on; without a default nothing could be said."""
+    """Once the command works, the same call continues; without a default there is no comparison."""
     mark = tmp_path / "works"
     plan = planned(settings, ["test", "-e", str(mark)], "300", repeats=1)
     with pytest.raises(ConfigError):
@@ -225,7 +223,7 @@ def test_a_sweep_that_stopped_at_the_default_tries_it_again(
 
 
 def test_tight_points_are_not_repeated(settings: Settings, store: Store) -> None:
-    """Early stop: a generous target ends every point after its least number of runs."""
+    """A generous target ends every point after its least number of runs."""
     plan = planned(settings, ["sleep", "0.3"], repeats={"min": 2, "max": 6, "target": 100})
     heard = Heard()
     swept(plan, store, settings, heard)

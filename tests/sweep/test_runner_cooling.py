@@ -1,4 +1,4 @@
-"""Promises of `cooling`: wait for warmth to go, never longer than allowed."""
+"""Promises of cooling: wait for devices to cool, but never longer than allowed."""
 
 from wattloop.core.clock import VirtualClock
 from wattloop.sweep.runner import cool_down
@@ -9,7 +9,7 @@ def rule(**fields: float) -> CoolDown:
     return CoolDown.model_validate(fields)
 
 
-def test_it_waits_until_every_device_is_near_its_idle_warmth() -> None:
+def test_it_waits_until_every_device_is_near_its_idle_temperature() -> None:
     """A card that cools by one degree a second from 60 to 45 takes fifteen."""
     clock = VirtualClock()
     waited_s = cool_down(
@@ -26,7 +26,7 @@ def test_it_gives_up_after_the_limit() -> None:
 
 
 def test_without_a_thermometer_or_a_rule_it_does_not_wait() -> None:
-    """A pause that was asked for is kept all the same."""
+    """A requested pause still takes place."""
     clock = VirtualClock()
     assert cool_down(rule(within=5.0), {}, dict, clock) == 0
     assert cool_down(rule(), {"g": 40.0}, lambda: {"g": 90.0}, clock) == 0
@@ -34,6 +34,6 @@ def test_without_a_thermometer_or_a_rule_it_does_not_wait() -> None:
 
 
 def test_a_device_that_falls_silent_is_not_waited_for() -> None:
-    """What cannot be read cannot be waited for."""
+    """A device without readings has no temperature to wait for."""
     clock = VirtualClock()
     assert cool_down(rule(within=1.0), {"g": 40.0}, dict, clock) == 0

@@ -1,4 +1,4 @@
-"""Promises of `sweep_spec`, `lined_yaml` and `quantities`: errors name line, field and remedy."""
+"""Promises of sweep files: errors name line, field and remedy."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def read(tmp_path: Path, text: str) -> SweepSpec:
 
 
 def test_a_whole_file_is_understood(tmp_path: Path) -> None:
-    """Every field, with units; and it comes back the same from its stored form."""
+    """Every field is read, with units, and is the same after storing."""
     spec = read(tmp_path, WHOLE)
     assert spec.command == ["python", "train.py", "--gpus", "{gpus}"]
     assert spec.levers["gpu/power_limit"] == [float(w) for w in range(100, 270, 10)]
@@ -66,7 +66,7 @@ def test_a_whole_file_is_understood(tmp_path: Path) -> None:
     ],
 )
 def test_a_fault_names_its_line_and_what_to_write(tmp_path: Path, line: str, said: str) -> None:
-    """File, line, field, what is wrong and what is allowed."""
+    """The error has file, line, field, the fault and the allowed values."""
     with pytest.raises(ConfigError, match=said):
         read(tmp_path, line)
 
@@ -79,8 +79,8 @@ def test_all_faults_are_said_at_once(tmp_path: Path) -> None:
     assert [line.partition(".yaml:")[2][0] for line in said] == ["1", "2", "3"]
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
-    """With its name."""
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
+    """The error names the file."""
     with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read: No such file"):
         read_yaml(str(tmp_path / "none.yaml"))
 
@@ -105,11 +105,11 @@ def test_values_as_people_write_them(written: Any, meant: list[Any]) -> None:
 
 @pytest.mark.parametrize("written", [[], [True], "1:2:0", "1:9e9:1", "1:2:x", "10%:20:5 W"])
 def test_values_that_make_no_sense_are_refused(written: Any) -> None:
-    """Each with what is wrong about it."""
+    """Each error says what is wrong."""
     with pytest.raises(ValueError, match=r"no value|neither|step|values|not a number|units"):
         expanded(written)
 
 
 def test_times_have_units() -> None:
-    """Seconds unless said otherwise."""
+    """The default unit is the second."""
     assert [seconds(t) for t in (90, "90", "90 s", "1.5 min", "2h")] == [90, 90, 90, 90, 7_200]
