@@ -15,10 +15,10 @@ from wattloop.store.database import Store, open_store
 from wattloop.trials.experiment_lock import end_leftovers, lock_experiment, program_variables
 
 
-def test_claim_of_a_lock_that_its_owner_removes_is_a_claim(
+def test_lock_of_a_file_that_its_owner_removes_is_a_lock(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner ends while we open its lock: a third one still finds the experiment taken."""
+    """The owner ends while its lock is being opened: a third process still finds it locked."""
     owner = lock_experiment(store, "e")
     owner.__enter__()
     lock = fcntl.flock
@@ -33,7 +33,7 @@ def test_claim_of_a_lock_that_its_owner_removes_is_a_claim(
         pass
 
 
-def test_claim_in_memory_leaves_no_file_behind(
+def test_lock_of_a_store_in_memory_leaves_no_file_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that no other process can see needs no lock in the working directory."""
@@ -61,8 +61,8 @@ def _program(programs: ExitStack, store: Store, experiment_id: str) -> subproces
 def test_leftovers_are_those_of_the_same_store(
     store: Store, tmp_path: Path, programs: ExitStack
 ) -> None:
-    """Another store's experiment of the same name runs undisturbed; ours is ended, also by a link
-    to the same store.
+    """Another store's experiment of the same name runs undisturbed; this store's is ended, also by
+    a link to the same store.
     """
     (tmp_path / "link").symlink_to(tmp_path)
     link = programs.enter_context(open_store(str(tmp_path / "link" / "runs.db")))

@@ -1,4 +1,4 @@
-"""Promises of `runner`: each trial once, measured, and written down whatever becomes of it."""
+"""Promises of `runner`: each trial runs once, is measured, and is written down in any case."""
 
 import os
 import signal
@@ -42,10 +42,10 @@ def test_a_trial_is_a_measured_run(store: Store, settings: Settings, driver: Dri
     assert TrialOutcome.from_dict(outcome.to_dict()) == outcome
 
 
-def test_failing_hanging_and_killed_programs_are_outcomes(
+def test_failing_hanging_and_killed_programs_are_results(
     store: Store, settings: Settings, tmp_path: Path
 ) -> None:
-    """Each with its status and what can be said of it; the runner goes on."""
+    """Each has its status and its known figures, and the runner continues."""
     with TrialRunner(store, "e", settings, outputs=tmp_path / "out") as runner:
         failed = runner.run(Trial(key="1", command=["sh", "-c", "echo no memory; exit 3"]))
         hung = runner.run(Trial(key="2", command=["sleep", "60"], timeout_s=0.2))
@@ -65,8 +65,8 @@ def test_failing_hanging_and_killed_programs_are_outcomes(
     assert len(list_runs(store)) == 4
 
 
-def test_a_trial_is_never_paid_twice(store: Store, settings: Settings, tmp_path: Path) -> None:
-    """Run again, in the same process or the next, it hands back what it gave."""
+def test_a_trial_never_runs_twice(store: Store, settings: Settings, tmp_path: Path) -> None:
+    """Repeated in the same process or the next, it returns the stored result."""
     trial = Trial(key="k", command=["sh", "-c", f"echo x >> {tmp_path}/paid"])
     with TrialRunner(store, "e", settings) as runner:
         first = runner.run(trial)
@@ -78,7 +78,7 @@ def test_a_trial_is_never_paid_twice(store: Store, settings: Settings, tmp_path:
 
 
 def test_a_function_is_a_trial_too(store: Store, settings: Settings) -> None:
-    """Its numbers are kept; one that raises or takes too long is an outcome."""
+    """Its numbers are stored; one that raises or takes too long is a result, too."""
     with TrialRunner(store, "e", settings) as runner:
         fine = runner.call(Trial(key="1"), lambda: {"gflops": 2.5})
         broken = runner.call(Trial(key="2"), lambda: {"x": 1 / 0})
@@ -92,7 +92,7 @@ def test_a_function_is_a_trial_too(store: Store, settings: Settings) -> None:
 
 
 def test_the_program_gets_its_environment(store: Store, settings: Settings, tmp_path: Path) -> None:
-    """Ours, the trial's own variables, and which run counts it."""
+    """It has the process's variables, the trial's own, and the run that counts it."""
     command = ["sh", "-c", 'test -n "$PATH" -a "$N" = 4 -a -n "$WATTLOOP_RUN"']
     with TrialRunner(store, "e", settings) as runner:
         assert runner.run(Trial(key="k", command=command, environment={"N": "4"})).ok
@@ -113,10 +113,10 @@ with open_store(sys.argv[1]) as store:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_after_any_death_the_rest_is_left_to_do(
+def test_after_any_kill_only_the_rest_runs(
     store: Store, settings: Settings, tmp_path: Path, number: int
 ) -> None:
-    """What ended is known, what was under way is not: the next runner does only that."""
+    """Finished trials are known, unfinished ones are not: the next runner does only those."""
     noted = tmp_path / "pid"
     ours = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED % noted, settings.store_location],
@@ -161,7 +161,7 @@ with open_store(sys.argv[1]) as store:
 def test_stop_while_the_store_works_waits_until_it_is_done(
     store: Store, settings: Settings, name: str
 ) -> None:
-    """It ends us at the next good moment, without a traceback of the database's."""
+    """It stops at the next safe moment, without a traceback of the database."""
     program = STOPPED_IN_THE_STORE % name
     ours = subprocess.run(
         [sys.executable, "-c", program, settings.store_location],
@@ -178,7 +178,7 @@ def test_stop_while_the_store_works_waits_until_it_is_done(
 def test_stop_after_a_program_ended_does_not_lose_what_it_gave(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trial that was paid for is written down before the stop acts."""
+    """A finished trial is written down before the stop takes effect."""
     from wattloop.trials import runner as module
 
     def stopped(*arguments: object) -> tuple[TrialStatus, dict[str, object]]:
@@ -192,15 +192,15 @@ def test_stop_after_a_program_ended_does_not_lose_what_it_gave(
 
 
 def test_two_processes_do_not_run_one_experiment(store: Store, settings: Settings) -> None:
-    """The second is told who does."""
+    """The second process is told the owner."""
     with TrialRunner(store, "e", settings), pytest.raises(DeviceBusy, match=str(os.getpid())):
         TrialRunner(store, "e", settings).__enter__()
 
 
-def test_levers_are_set_per_trial_and_put_back_at_the_end(
+def test_levers_are_set_per_trial_and_restored_at_the_end(
     store: Store, settings: Settings, tmp_path: Path
 ) -> None:
-    """Held over all trials; one that refuses is an outcome, and the next trial is tried."""
+    """Levers stay set over all trials; a refusal is a result, and the next trial is tried."""
     gpu = VirtualGpu(0, CARDS["h200"])
     lever = PowerCap(gpu)
     seen: list[float] = []

@@ -1,4 +1,4 @@
-"""Promises of `inner_window`: a program says which part of it counts."""
+"""Promises of `inner_window`: a program marks the part of it that counts."""
 
 import sys
 from pathlib import Path
@@ -25,7 +25,9 @@ time.sleep(0.3)
 
 
 def test_only_the_window_counts(store: Store, settings: Settings, driver: Driver) -> None:
-    """Time, energy and peak are of the window, read from outside; the program lasted longer."""
+    """Time, energy and peak are those of the window, read from outside; the program lasted
+    longer.
+    """
     outcome = _run(store, settings, "whole", [sys.executable, "-c", SLOW_START])
     assert outcome.ok
     assert outcome.time_s is not None
@@ -39,7 +41,7 @@ def test_only_the_window_counts(store: Store, settings: Settings, driver: Driver
 def test_windows_of_one_name_count_from_the_first_to_the_last(
     store: Store, settings: Settings
 ) -> None:
-    """Epochs of two processes, one of them within a run of its own, make one stretch."""
+    """Epochs of two processes, one of them within a run of its own, make one window."""
     nested = '"$0" -m wattloop run -- "$0" -c "$1"; "$0" -c "$1"'
     outcome = _run(store, settings, "epoch", ["sh", "-c", nested, sys.executable, SLOW_START])
     assert outcome.ok, outcome.message
@@ -51,7 +53,7 @@ def test_windows_of_one_name_count_from_the_first_to_the_last(
 def test_a_program_of_any_language_marks_its_part_with_a_run(
     store: Store, settings: Settings
 ) -> None:
-    """`wattloop run --name` inside a script is a window, too."""
+    """`wattloop run --name` inside a script makes a window, too."""
     inner = f"{sys.executable} -m wattloop run --name part -- sleep 0.3"
     outcome = _run(store, settings, "part", ["sh", "-c", f"sleep 0.2; {inner}; sleep 0.2"])
     assert outcome.time_s is not None
@@ -60,8 +62,8 @@ def test_a_program_of_any_language_marks_its_part_with_a_run(
     assert 0.3 <= outcome.time_s <= outcome.lasted_s - 0.4
 
 
-def test_a_window_that_is_not_there_fails_the_trial(store: Store, settings: Settings) -> None:
-    """A typo names the windows there are; a program that measures nothing is told how to."""
+def test_a_missing_window_fails_the_trial(store: Store, settings: Settings) -> None:
+    """A typing error gets the existing names; a program without windows gets the instructions."""
     typo = _run(store, settings, "epoc", [sys.executable, "-c", SLOW_START])
     assert typo.status is TrialStatus.FAILED
     assert typo.message == "it measured no window 'epoc', but 'epoch', 'whole'"
@@ -70,10 +72,10 @@ def test_a_window_that_is_not_there_fails_the_trial(store: Store, settings: Sett
     assert 'with wattloop.measure("train"):' in nothing.message
 
 
-def test_the_program_keeps_its_window_in_our_store(
+def test_the_window_of_the_program_is_in_the_runners_store(
     store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the store was named by an option, and the program works in another folder."""
+    """This also holds for a store named by an option, and for a program in another folder."""
     monkeypatch.delenv("WATTLOOP_STORE", raising=False)
     program = f"import os; os.chdir({str(tmp_path)!r})\n" + SLOW_START
     assert _run(store, settings, "whole", [sys.executable, "-c", program]).ok

@@ -1,4 +1,4 @@
-"""Promises of `process`: a group of its own, ended as a whole, whatever happens to us."""
+"""Promises of `process`: a process group that ends as a whole, whatever happens to the runner."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ ENVIRONMENT = dict(os.environ)
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended within a while."""
+    """Return true if a process has ended within a while."""
     limit_s = time.monotonic() + 300
     while time.monotonic() < limit_s:
         try:
@@ -33,14 +33,14 @@ def gone(pid: int) -> bool:
 
 
 def test_exit_codes_and_signals_are_the_programs_own(tmp_path: Path) -> None:
-    """What a shell would report, and the signal's number."""
+    """Exit codes are those of a shell, and signals are the signal's number."""
     assert run_group(["sh", "-c", "exit 7"], ENVIRONMENT).exit_code == 7
     killed = run_group(["sh", "-c", "kill -9 $$"], ENVIRONMENT)
     assert (killed.exit_code, killed.signal, killed.timed_out) == (137, 9, False)
 
 
-def test_group_is_ended_while_its_number_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the program is reaped another group may have its number."""
+def test_group_is_ended_while_its_number_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the program is reaped, another group may have its number."""
     kill, ours = os.killpg, []
 
     def watched(group: int, number: int) -> None:
@@ -53,7 +53,7 @@ def test_group_is_ended_while_its_number_is_ours(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_it_prints_goes_to_the_file_and_it_has_no_input(tmp_path: Path) -> None:
-    """A program that asks something reads the end of its input instead of waiting for ever."""
+    """A program that asks for input reads the end of file instead of waiting for ever."""
     output = tmp_path / "out"
     ended = run_group(["sh", "-c", "cat; echo out; echo err >&2"], ENVIRONMENT, output=output)
     assert ended.exit_code == 0
@@ -63,7 +63,7 @@ def test_what_it_prints_goes_to_the_file_and_it_has_no_input(tmp_path: Path) -> 
 def test_a_program_that_hangs_is_ended_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that ignores SIGTERM, and the processes that it started."""
+    """This includes a program that ignores SIGTERM, and the processes that it started."""
     wait, child = ProcessGroup.wait, tmp_path / "child"
 
     def wait_once_it_runs(group: ProcessGroup, timeout_s: float | None = None) -> bool:
@@ -80,15 +80,15 @@ def test_a_program_that_hangs_is_ended_with_its_children(
     assert gone(int(child.read_text()))
 
 
-def test_what_it_leaves_in_the_background_is_ended(tmp_path: Path) -> None:
-    """Or it would draw power during the trials that follow."""
+def test_background_processes_are_ended(tmp_path: Path) -> None:
+    """Otherwise it would draw power during the following trials."""
     script = f"sleep 60 & echo $! > {tmp_path}/child"
     assert run_group(["sh", "-c", script], ENVIRONMENT).exit_code == 0
     assert gone(int((tmp_path / "child").read_text()))
 
 
 def test_a_kernel_without_process_handles_is_asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels before 5.3 have no pidfd_open; trials run there too."""
+    """Kernels before 5.3 have no pidfd_open, and trials run there too."""
 
     def refused(pid: int) -> int:
         raise OSError(38, "Function not implemented")
@@ -98,8 +98,8 @@ def test_a_kernel_without_process_handles_is_asked_often(monkeypatch: pytest.Mon
     assert run_group(["sleep", "60"], ENVIRONMENT, timeout_s=0.05).timed_out
 
 
-def test_interrupting_us_ends_the_program(tmp_path: Path) -> None:
-    """Ctrl-C reaches us alone; the group must not outlive it."""
+def test_interrupting_the_runner_ends_the_program(tmp_path: Path) -> None:
+    """Ctrl-C reaches only the runner; the group must not outlive it."""
     script = (
         "import os, sys\n"
         "from wattloop.trials.runner import run_group\n"
@@ -117,7 +117,7 @@ def test_interrupting_us_ends_the_program(tmp_path: Path) -> None:
 def test_interrupt_while_the_program_starts_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C comes when the program runs and its number has not been returned yet."""
+    """Ctrl-C comes when the program runs but its number has not been returned."""
     launch, started = process.launch, []
 
     def launch_late(*arguments: Any, **options: Any) -> int:
@@ -126,7 +126,7 @@ def test_interrupt_while_the_program_starts_ends_it(
         return started[0]
 
     monkeypatch.setattr(process, "launch", launch_late)
-    # a library that an earlier test has loaded may have a handler of its own
+    # a library that an earlier test has loaded may have installed a handler
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -136,7 +136,7 @@ def test_interrupt_while_the_program_starts_ends_it(
     assert gone(started[0])
 
 
-def test_a_program_that_is_not_there_is_said() -> None:
-    """The message and code a shell would give."""
+def test_a_missing_program_is_reported() -> None:
+    """Message and code are those of a shell."""
     with pytest.raises(CommandError, match="command not found"):
         run_group(["no-such-program"], ENVIRONMENT)
