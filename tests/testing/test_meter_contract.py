@@ -1,4 +1,4 @@
-"""The contract must notice meters that break it, one promise at a time."""
+"""Promises of the meter contract: it detects meters that break it, one promise at a time."""
 
 import math
 import time
@@ -15,7 +15,7 @@ GAUGE = Domain(name="node", kind=DomainKind.GAUGE, scope=Scope.NODE, source="tes
 
 
 class Good(Meter):
-    """Keeps every promise; the broken ones below change one thing each."""
+    """A meter that keeps every promise; the broken ones below change one thing each."""
 
     name = "good"
     offered = (COUNTER, GAUGE)
@@ -73,7 +73,7 @@ class Wraps(Good):
 
 
 def test_a_counter_may_wrap_where_it_says_so():
-    """Going back is allowed within the declared range."""
+    """A fall is allowed within the declared range."""
     check(Wraps)
 
 
@@ -108,7 +108,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("promise", BROKEN)
 def test_a_broken_promise_is_named(promise):
-    """Each violation fails, with words that say which."""
+    """Each violation fails, and the message says which."""
     broken = type("Broken", (Good,), BROKEN[promise])
     with pytest.raises(AssertionError, match=promise):
         check(broken)

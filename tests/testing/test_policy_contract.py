@@ -1,4 +1,4 @@
-"""Promises of `check_policy`: it passes what is right and names the promise that is broken."""
+"""Promises of `check_policy`: it passes correct policies and names a broken promise."""
 
 import itertools
 import random
@@ -16,14 +16,14 @@ from wattloop.testing.policy_contract import check_policy
 
 
 class Lazy(Fifo):
-    """Leaves the last job alone."""
+    """A policy that never starts the last job."""
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         return [each for each in super().decide(view) if each.job < len(view.jobs) - 1]  # type: ignore[union-attr] # starts only
 
 
 class Greedy(Fifo):
-    """Starts the first job whatever is free."""
+    """A policy that starts the first job, whatever is free."""
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         job = view.queue.head()
@@ -31,7 +31,7 @@ class Greedy(Fifo):
 
 
 class Grabbing(Fifo):
-    """Plans with the machines it is shown instead of a copy."""
+    """A policy that plans with the machines it is shown instead of a copy."""
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         starts = super().decide(view)
@@ -42,7 +42,7 @@ class Grabbing(Fifo):
 
 
 class Scribbling(Pollux):
-    """Writes its scores into the queue's own costs."""
+    """A policy that writes its scores into the queue's own costs."""
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         view.queue.cost(EDP)[:] *= 2
@@ -50,7 +50,7 @@ class Scribbling(Pollux):
 
 
 class Counting(Fifo):
-    """Rests every other time it is asked."""
+    """A policy that does nothing on every other call."""
 
     def __init__(self) -> None:
         self._asked = 0
@@ -61,7 +61,7 @@ class Counting(Fifo):
 
 
 class Remembering(Fifo):
-    """Works at the first moment of its life, then no more."""
+    """A policy that acts only on its first call."""
 
     def __init__(self) -> None:
         self._born_s: float | None = None
@@ -72,7 +72,7 @@ class Remembering(Fifo):
 
 
 class Moody(Fifo):
-    """Tosses a coin for the placement."""
+    """A policy that chooses the placement at random."""
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         job = view.queue.head()
@@ -82,7 +82,7 @@ class Moody(Fifo):
 
 
 class Restless(Policy):
-    """Stops what runs whenever something waits."""
+    """A policy that stops running jobs whenever a job waits."""
 
     name = "restless"
     needs_free_gpus = False
@@ -95,21 +95,21 @@ class Restless(Policy):
 
 
 class Busybody(Fifo):
-    """Wants to start a job when there is none."""
+    """A policy that starts a job when none waits."""
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         return super().decide(view) or (Start(0, 0),)
 
 
 class Nameless(Fifo):
-    """Has no name."""
+    """A policy without a name."""
 
     name = ""
 
 
 @pytest.mark.parametrize("good", [Fifo, Pollux])
 def test_a_policy_that_keeps_every_promise_passes(good: type[Policy]) -> None:
-    """Nothing is asked for that a sound policy does not do."""
+    """The contract requires only what a sound policy does."""
     check_policy(good)
 
 
@@ -129,6 +129,6 @@ def test_a_policy_that_keeps_every_promise_passes(good: type[Policy]) -> None:
     ],
 )
 def test_a_broken_promise_is_named(bad: type[Policy], said: str) -> None:
-    """Each of these breaks one."""
+    """Each of these policies breaks one promise."""
     with pytest.raises(AssertionError, match=said):
         check_policy(bad)

@@ -1,4 +1,4 @@
-"""Promises of `check_strategy`: it passes what is right and names the promise that is broken."""
+"""Promises of `check_strategy`: it passes correct strategies and names a broken promise."""
 
 import random
 
@@ -14,7 +14,7 @@ from wattloop.tune.strategies.exhaustive import Grid, Random
 
 
 class Forgetful(Grid):
-    """Asks for the same segment again and again."""
+    """A strategy that requests the same segment repeatedly."""
 
     def ask(self) -> Asked:
         asked = super().ask()
@@ -27,7 +27,7 @@ class Forgetful(Grid):
 
 
 class Moody(Random):
-    """Draws from somewhere else than the problem's seed."""
+    """A strategy that uses other random numbers than the problem's seed."""
 
     def propose(self) -> Configuration | None:
         self._rng.bit_generator.advance(random.SystemRandom().randrange(1, 99))  # type: ignore[attr-defined]  # PCG64 has it
@@ -35,7 +35,7 @@ class Moody(Random):
 
 
 class Unlimited(Grid):
-    """Goes on beyond the number of configurations."""
+    """A strategy that continues beyond the number of configurations."""
 
     def ask(self) -> Asked:
         found = self.propose()
@@ -43,7 +43,7 @@ class Unlimited(Grid):
 
 
 class Trusting(Grid):
-    """Chooses what failed."""
+    """A strategy that chooses a failed trial."""
 
     def best(self) -> Chosen | None:
         candidates = list(self.ledger.candidates.values())
@@ -52,14 +52,14 @@ class Trusting(Grid):
 
 
 class Hopeless(Grid):
-    """Never finds anything good."""
+    """A strategy that never finds a good trial."""
 
     def best(self) -> Chosen | None:
         return None
 
 
 class Brittle(Grid):
-    """Stops at the first failure."""
+    """A strategy that stops at the first failure."""
 
     def tell(self, segment: Segment, progress: Progress) -> None:
         super().tell(segment, progress)
@@ -76,7 +76,7 @@ class Stuck(Grid):
 
 
 class Outside(Grid):
-    """Trains what is not in the space."""
+    """A strategy that trains configurations outside the space."""
 
     def propose(self) -> Configuration | None:
         found = super().propose()
@@ -84,7 +84,7 @@ class Outside(Grid):
 
 
 class Careless(Grid):
-    """Takes results of segments it never asked for."""
+    """A strategy that accepts results of segments it never requested."""
 
     def tell(self, segment: Segment, progress: Progress) -> None:
         if segment.candidate in self.ledger.candidates:
@@ -92,7 +92,7 @@ class Careless(Grid):
 
 
 class OverTime(Grid):
-    """Asks for more epochs than are allowed."""
+    """A strategy that requests more epochs than allowed."""
 
     def ask(self) -> Asked:
         asked = super().ask()
@@ -121,13 +121,13 @@ BENCH = SyntheticExecutor(synthetic_problem(limits=Limits(candidates=8, epochs=4
     ],
 )
 def test_a_broken_promise_is_named(make: type[Grid], said: str) -> None:
-    """Each of these strategies breaks one."""
+    """Each of these strategies breaks one promise."""
     with pytest.raises(Exception, match=said):
         check_strategy(make, lambda: SyntheticExecutor(BENCH), at_once=(1,))
 
 
-def test_the_bench_pauses_and_goes_on() -> None:
-    """Two segments of a training give what one gives, and an exploration leaves no trace."""
+def test_the_executor_pauses_and_continues() -> None:
+    """Two segments of a training equal one, and an exploration leaves no trace."""
 
     def segment(key: str, **more: object) -> Segment:
         parameters = {"batch_size": 64, "lr": 0.003, "optimizer": "adam"}
@@ -145,8 +145,8 @@ def test_the_bench_pauses_and_goes_on() -> None:
     assert max(losses.values()) == float("inf")
 
 
-def test_the_bench_finds_the_cap_of_its_formula() -> None:
-    """125 W for least energy; less energy than without, more time."""
+def test_the_executor_finds_the_cap_of_its_formula() -> None:
+    """125 W for least energy, with less energy than without a cap, and more time."""
     bench = SyntheticExecutor(noise=0.0)
     parameters = {"batch_size": 256, "lr": 0.003, "optimizer": "adam"}
     progress = bench.run(
@@ -157,6 +157,6 @@ def test_the_bench_finds_the_cap_of_its_formula() -> None:
 
 
 def test_a_problem_of_its_own_is_used() -> None:
-    """The contract asks the bench what is searched."""
+    """The contract uses the executor's problem."""
     problem: Problem = synthetic_problem(limits=Limits(candidates=4, epochs=40))
     check_strategy(Grid, lambda: SyntheticExecutor(problem), at_once=(1,))
