@@ -1,4 +1,4 @@
-"""Promise: a virtual card can be described in a file, and what is wrong with it is said."""
+"""Promises of card files: they describe a virtual card, and errors in them are named."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from wattloop.virtual.node import MODEL_VARIABLE, STATE_VARIABLE, shared_machine
 
 
 def test_a_card_like_another_with_its_own_figures(tmp_path: Path) -> None:
-    """What is not named stays as it is; every process that names the file sees the card."""
+    """Other figures stay unchanged, and every process that names the file sees the card."""
     path = tmp_path / "mine.json"
     card = write_card(path, "a100", idle_w=33.0, name="mine")
     assert (card.idle_w, card.name) == (33.0, "mine")
@@ -32,7 +32,7 @@ def test_a_card_like_another_with_its_own_figures(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    """With the file and the field."""
+    """The error names the file and the field."""
     path = tmp_path / "mine.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=said):

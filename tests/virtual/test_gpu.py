@@ -1,4 +1,4 @@
-"""The virtual card: exact energy, limits, work, and one card for all processes."""
+"""Promises of the virtual card: exact energy, limits, work, and one card for all processes."""
 
 import itertools
 import os
@@ -70,7 +70,7 @@ def test_temperature_is_a_low_pass_filter_of_power(gpu, clock):
 
 
 def test_a_card_cools_down_to_where_it_was(gpu, clock):
-    """What a sweep waits for between runs."""
+    """A sweep waits for this between runs."""
     idle_c = gpu.temperature_c(clock.now_s())
     gpu.load(1.0)
     clock.advance(100)
@@ -82,7 +82,7 @@ def test_a_card_cools_down_to_where_it_was(gpu, clock):
     assert gpu.temperature_c(clock.now_s()) == pytest.approx(idle_c, abs=0.1)
 
 
-def test_locks_are_remembered_and_given_back(gpu):
+def test_locks_are_remembered_and_released(gpu):
     """A clock locked at its highest is not the same as one that is not locked."""
     gpu.set_clock(CARD.max_clock_mhz)
     gpu.set_memory_clock(CARD.memory_clock_mhz)
@@ -107,7 +107,7 @@ def test_work_takes_roofline_time_on_the_injected_clock(gpu, clock):
 
 
 def test_a_cap_saves_energy_and_costs_time(gpu, clock):
-    """What every sweep is about."""
+    """Every sweep depends on this."""
     results = []
     for cap_w in (700, 400):
         gpu.set_power_cap(cap_w)
@@ -120,7 +120,7 @@ def test_a_cap_saves_energy_and_costs_time(gpu, clock):
 
 
 def test_no_work_takes_no_time(gpu):
-    """Zero flops and bytes are done at once."""
+    """Work of zero flops and bytes ends at once."""
     assert gpu.run(GpuWork()) == 0
 
 
@@ -160,7 +160,7 @@ def test_processes_share_one_card(tmp_path, monkeypatch):
 
 
 def test_a_terminated_workload_leaves_the_card_idle(tmp_path, monkeypatch):
-    """SIGTERM does not leave a load behind."""
+    """SIGTERM ends the load."""
     monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "cards"))
     (gpu,) = shared_gpus(1)
     child = subprocess.Popen(
@@ -175,7 +175,7 @@ def test_a_terminated_workload_leaves_the_card_idle(tmp_path, monkeypatch):
 
 
 def test_wrong_arguments_are_exit_code_2(tmp_path, monkeypatch):
-    """A load above 1 is an error of the user, with a message and no traceback."""
+    """A load above 1 is an error with a message and no traceback."""
     monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "cards"))
     command = [sys.executable, "-m", "wattloop.virtual.work", "--load", "7"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -185,7 +185,7 @@ def test_wrong_arguments_are_exit_code_2(tmp_path, monkeypatch):
 
 
 def test_changes_of_many_processes_are_all_kept(tmp_path):
-    """Two processes changing one card never undo each other: caps only rise, as they were set."""
+    """Two processes that change one card never undo each other's changes."""
     path = tmp_path / "cards"
     pid = os.fork()
     gpu = VirtualGpu(0, CARD, timeline=FileTimeline(path))
@@ -205,7 +205,7 @@ def test_changes_of_many_processes_are_all_kept(tmp_path):
 
 
 def test_changed_cards_are_free_while_a_program_has_a_copy_of_their_file(tmp_path):
-    """A program that another thread starts has one until it executes."""
+    """A program that another thread starts has a copy until it executes."""
     path = tmp_path / "cards"
     with ExitStack() as programs:
         with FileTimeline(path).changing():
@@ -214,7 +214,7 @@ def test_changed_cards_are_free_while_a_program_has_a_copy_of_their_file(tmp_pat
 
 
 def test_a_torn_record_is_ignored_and_repaired(tmp_path, clock):
-    """A writer killed in mid-record costs nothing."""
+    """A writer killed in the middle of a record loses nothing else."""
     path = tmp_path / "cards"
     gpu = VirtualGpu(0, CARD, timeline=FileTimeline(path), clock=clock)
     gpu.set_power_cap(300)
@@ -225,8 +225,8 @@ def test_a_torn_record_is_ignored_and_repaired(tmp_path, clock):
     assert VirtualGpu(0, CARD, timeline=FileTimeline(path), clock=clock).now().limit_w == 400
 
 
-def test_a_long_life_is_compacted_without_losing_energy(tmp_path, clock, monkeypatch):
-    """The file stays small and the energy used so far is kept."""
+def test_a_long_history_is_compacted_without_losing_energy(tmp_path, clock, monkeypatch):
+    """The file stays small, and the energy used so far is in it."""
     monkeypatch.setattr(FileTimeline, "MAX_BYTES", 2_000)
     path = tmp_path / "cards"
     gpu = VirtualGpu(0, CARD, timeline=FileTimeline(path), clock=clock)
@@ -241,7 +241,7 @@ def test_a_long_life_is_compacted_without_losing_energy(tmp_path, clock, monkeyp
 
 
 def test_a_symbolic_link_is_not_followed(tmp_path, clock):
-    """The default file lies in a directory others can write to."""
+    """The default file lies in a directory that others can write to."""
     target = tmp_path / "precious"
     target.write_text("keep")
     (tmp_path / "cards").symlink_to(target)
@@ -260,7 +260,7 @@ def test_faults_are_part_of_the_shared_state(tmp_path, clock):
 @pytest.mark.parametrize(
     "content", [None, b"notes of somebody else\n" * 200], ids=["directory", "garbage"]
 )
-def test_a_state_file_that_is_not_ours_is_refused_with_the_remedy(tmp_path, clock, content):
+def test_a_foreign_state_file_is_refused_with_the_remedy(tmp_path, clock, content):
     """A directory or another program's file is not taken for the state of a card."""
     path = tmp_path / "state"
     if content is None:
@@ -288,13 +288,15 @@ def test_impossible_arguments_are_refused_before_any_card_is_loaded(
 
 
 def test_powers_of_processes_add_up_to_the_card(gpu, clock):
-    """Each process has a load of its own; its true energy and the idle rest are the card's."""
+    """Each process has a load of its own; their true energies and the idle rest add up to the
+    card's.
+    """
     one, two = WorkOwner(1.0, 0.0), WorkOwner(2.0, 0.0)
     begin_s = clock.now_s()
     for change in (
         lambda: gpu.load(0.3, owner=one),
         lambda: gpu.load(0.5, compute=0.2, memory=1.0, owner=two),
-        lambda: gpu.load(0.9, owner=one),  # together more than the card has: in turns
+        lambda: gpu.load(0.9, owner=one),  # together more than the card can do: they take turns
         lambda: gpu.set_power_cap(250),
         lambda: gpu.leave(one),
         lambda: gpu.load(0.0, owner=two),  # present without work

@@ -1,4 +1,4 @@
-"""The virtual card's physics: the laws that sweeps and cap finders rely on."""
+"""Promises of the virtual card's physics: the laws that sweeps and cap finders rely on."""
 
 import statistics
 from dataclasses import replace
@@ -30,7 +30,7 @@ def test_a_lower_cap_means_lower_clock_lower_power_and_longer_time(name):
 
 @pytest.mark.parametrize("name", CARDS)
 def test_energy_has_a_best_clock_between_the_extremes(name):
-    """Static power makes crawling wasteful, voltage makes sprinting wasteful."""
+    """Low clocks waste static power, and high clocks need a high voltage."""
     card = card_named(name)
     activity = card.activity(GEMM[name])
 
@@ -46,7 +46,7 @@ def test_energy_has_a_best_clock_between_the_extremes(name):
 
 
 @pytest.mark.parametrize("name", CARDS)
-def test_memory_bound_work_does_not_feel_a_moderate_clock(name):
+def test_memory_bound_work_is_not_slowed_by_a_moderate_clock(name):
     """Roofline: with bandwidth as the limit, a lower clock costs no time but saves power."""
     card = card_named(name)
     activity = card.activity(COPY[name])
@@ -63,8 +63,8 @@ def test_h200_meets_what_was_measured_on_a_real_one():
     assert card.settle(IDLE, 700, 1980).power_w == 80
 
 
-def test_a_cap_below_what_the_lowest_clock_needs_is_exceeded_not_faked():
-    """Caps are not hard limits: the card stays at its lowest clock and draws what it must."""
+def test_a_cap_below_the_power_of_the_lowest_clock_is_exceeded():
+    """Caps are not hard limits: at its lowest clock the card draws what it needs."""
     card = card_named("v100")
     point = card.settle(Activity(1, 1, 1), 50, card.max_clock_mhz)
     assert point.clock_mhz == pytest.approx(card.min_clock_mhz)
@@ -93,7 +93,7 @@ def test_a_lower_memory_clock_costs_bandwidth_and_saves_power(name):
 
 
 def test_overshoot_is_how_far_a_capped_card_settles_above_its_cap():
-    """Real cards do not stop exactly at their cap."""
+    """Real cards do not settle exactly at their cap."""
     card = replace(card_named("v100"), overshoot=0.05)
     point = card.settle(card.activity(GEMM["v100"]), 200, card.max_clock_mhz)
     assert point.power_w == pytest.approx(210, rel=1e-4)
@@ -117,7 +117,7 @@ def test_noise_repeats_and_has_the_stated_size():
 
 
 def test_every_card_names_its_source_and_unknown_ones_are_refused():
-    """No number without provenance; a typo lists what there is."""
+    """A typing error gets the list of known cards."""
     assert all(card.source and card.name.startswith("virtual") for card in CARDS.values())
     with pytest.raises(ConfigError, match="h200, a100, v100"):
         card_named("h2000")

@@ -1,4 +1,4 @@
-"""Levers of the virtual card."""
+"""Promises of the levers of the virtual card."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def levers(context):
 
 
 def test_each_card_has_three_levers_and_there_are_none_unless_asked_for(context, levers):
-    """Names as on real cards, simulated said wherever one is shown."""
+    """Names are as on real cards, and every display says that they are simulated."""
     kinds = ("power_limit", "sm_clock", "memory_clock")
     assert list(levers) == [f"gpu:{n}/{kind}" for n in (0, 1) for kind in kinds]
     for lever in levers.values():
@@ -64,12 +64,12 @@ def test_numbers_go_on_after_real_cards_as_those_of_the_meters_do(context, tmp_p
     ],
 )
 def test_virtual_levers_keep_the_contract(context, index, good, bad):
-    """What every lever must keep, simulated ones keep."""
+    """Simulated levers keep the contract of every lever."""
     check_lever(lambda: detect(context)[index], good=good, bad=bad)
 
 
-def test_a_hold_puts_back_what_a_killed_holder_set(levers, tmp_path, monkeypatch):
-    """The safety of real levers covers virtual ones: restore finds them again by their device."""
+def test_a_session_restores_the_settings_of_a_killed_one(levers, tmp_path, monkeypatch):
+    """`restore` finds a virtual lever by its device, as it finds a real one."""
     code = (
         "import os, sys; from pathlib import Path\n"
         "from wattloop.control.session import lever_session as hold\n"
@@ -95,8 +95,8 @@ def test_a_hold_puts_back_what_a_killed_holder_set(levers, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("name", LOWER)
-def test_what_is_written_is_read_back_by_everybody_and_can_be_put_back(context, levers, name):
-    """Each lever, from its untouched value and back to it."""
+def test_written_values_are_read_back_by_every_process_and_restored(context, levers, name):
+    """Each lever is tested from its untouched value and back to it."""
     lever, other = levers[name], {each.name: each for each in detect(context)}[name]
     before = lever.read()
     assert before == (700 if name == POWER else None)
@@ -108,7 +108,7 @@ def test_what_is_written_is_read_back_by_everybody_and_can_be_put_back(context, 
 
 @pytest.mark.parametrize("name", LOWER)
 def test_every_lever_saves_power_of_a_busy_card(levers, name):
-    """A cap, a lower clock and a slower memory all act on the work that is running."""
+    """A cap, a lower clock and a slower memory all act on the running work."""
     gpu = levers[name].gpu
     gpu.load(1.0, compute=1.0, memory=1.0)
     before_w = gpu.now().target_w
@@ -116,7 +116,7 @@ def test_every_lever_saves_power_of_a_busy_card(levers, name):
     assert gpu.now().target_w < before_w - 20
 
 
-def test_a_killed_process_leaves_what_it_set(levers):
+def test_a_killed_process_leaves_its_settings(levers):
     """The value survives kill -9 of the setter, as on hardware."""
     code = (
         "import time; from wattloop.virtual.lever import detect; from wattloop.meters.base import"
@@ -146,7 +146,7 @@ def test_a_killed_process_leaves_what_it_set(levers):
     ],
 )
 def test_no_value_outside_the_cards_range_reaches_it(levers, name, value):
-    """Neither checking nor writing lets it pass; the message names the lever and its range."""
+    """Neither the check nor the write accepts it; the message names the lever and its range."""
     before = levers[name].gpu.now()
     for act in (levers[name].accepted, levers[name].write):
         with pytest.raises(ConfigError, match=name):
@@ -177,7 +177,7 @@ def test_values_are_taken_in_the_cards_own_steps(levers):
     ],
 )
 def test_a_broken_card_says_why_and_its_neighbour_goes_on(levers, name, fault, readable):
-    """Reading, writing and looking each tell the reason; healing ends it."""
+    """Reading, writing and listing each give the reason; repairing the card ends it."""
     lever = levers[name]
     lever.gpu.inject(fault)
     with pytest.raises(LeverError):
@@ -212,8 +212,8 @@ def test_another_process_finds_the_lever_by_what_it_says(levers, tmp_path):
     assert lever.device == f"virtual:{tmp_path / 'cards'}:1"
 
 
-def test_a_state_file_that_is_not_ours_is_a_reason_not_a_crash(levers, tmp_path):
-    """Looking never raises; reading gives the remedy."""
+def test_a_foreign_state_file_is_a_reason_not_a_crash(levers, tmp_path):
+    """Listing never raises, and reading gives the remedy."""
     (tmp_path / "cards").write_bytes(b"notes of somebody else\n" * 200)
     assert "WATTLOOP_VIRTUAL_STATE" in levers[POWER].state().reason
     with pytest.raises(LeverError, match="WATTLOOP_VIRTUAL_STATE"):
@@ -241,7 +241,7 @@ with hold([levers["gpu:0/power_limit"]], guardian=False) as held:
 
 
 def test_a_program_interrupted_while_it_changes_the_card_restores_it(tmp_path, levers, monkeypatch):
-    """Promise: the lock that the program holds does not keep its own restore waiting for ever."""
+    """Promise: the lock that the program has does not block its own restore."""
     monkeypatch.setenv("WATTLOOP_STATE_DIR", str(tmp_path / "state"))
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], timeout=300, check=False)
     assert done.returncode == -signal.SIGTERM

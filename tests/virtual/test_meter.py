@@ -1,4 +1,4 @@
-"""Meters of the virtual card."""
+"""Promises of the meters of the virtual card."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def gpu(clock):
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_virtual_meters_keep_the_contract(context, index):
-    """What every meter must keep, simulated ones keep."""
+    """Simulated meters keep the contract of every meter."""
     check_meter(lambda: detect(context)[index])
 
 
@@ -42,7 +42,7 @@ def test_nothing_is_simulated_unless_asked_for():
 
 
 def test_every_domain_is_marked_simulated(context):
-    """Provenance and device say so wherever the numbers go."""
+    """Provenance and device say so in every output."""
     for meter in detect(context):
         assert [d.name for d in meter.domains] == ["gpu:0", "gpu:1"]
         assert all(d.provenance is Provenance.SIMULATED for d in meter.domains)
@@ -55,8 +55,8 @@ def test_virtual_cards_never_share_a_name_with_real_ones(context, tmp_path):
     assert [d.name for d in detect(context)[0].domains] == ["gpu:1", "gpu:2"]
 
 
-def test_counter_gives_true_energy_at_its_ticks(gpu, clock):
-    """The counter holds between ticks and is exact at them."""
+def test_counter_gives_true_energy_at_its_updates(gpu, clock):
+    """The counter is constant between updates and exact at them."""
     meter = VirtualEnergy([gpu], clock)
     gpu.load(0.5)
     (first_j,) = meter.read()
@@ -112,7 +112,7 @@ def test_signals_follow_load_and_cap(gpu, clock):
     ],
 )
 def test_faults_are_gaps_until_healed(gpu, clock, fault, lost):
-    """A broken card gives reasons, never zeros; its neighbour goes on."""
+    """A broken card gives reasons, never zeros, and the other card is still read."""
     other = VirtualGpu(1, CARDS["h200"], clock=clock)
     for meter in (VirtualEnergy([gpu, other], clock), VirtualPower([gpu, other], clock)):
         gpu.inject(fault)
@@ -125,7 +125,7 @@ def test_faults_are_gaps_until_healed(gpu, clock, fault, lost):
 
 
 def test_a_reset_counter_starts_again_from_zero(gpu, clock):
-    """As when a driver is reloaded: the counter goes back, the truth does not."""
+    """As after a driver reload, the counter restarts but the true energy does not."""
     meter = VirtualEnergy([gpu], clock)
     (before_j,) = meter.read()
     gpu.reset_counter()
@@ -135,7 +135,7 @@ def test_a_reset_counter_starts_again_from_zero(gpu, clock):
 
 
 def test_a_counter_never_falls(gpu, clock):
-    """Promise: work that turns out to have ended earlier is not taken from the counter again."""
+    """Promise: work that turns out to have ended earlier is not subtracted from the counter."""
     meter = VirtualEnergy([gpu], clock)
     begin_s = clock.now_s()
     gpu.load(1.0)
@@ -158,7 +158,7 @@ def test_a_cap_shows_in_the_domains_note(gpu, clock):
 
 
 def test_run_without_virtual_gpus_does_not_load_their_physics() -> None:
-    """Every `wattloop run` asks whether there are any, before its program starts."""
+    """Every `wattloop run` checks for virtual GPUs before its program starts."""
     code = (
         "import sys\n"
         "from wattloop.meters.base import Context\n"

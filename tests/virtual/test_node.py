@@ -1,4 +1,4 @@
-"""The virtual node: its laws, its meters, and the published figures it stands for."""
+"""Promises of the virtual node: its laws, its meters, and the published figures behind it."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_the_shipped_node_gives_the_times_it_was_fitted_to():
 
 
 def test_more_gpus_gain_more_from_a_cap():
-    """The idle ones and the host weigh less, so the largest gain grows with the GPUs in use."""
+    """Idle GPUs and the host weigh less, so the largest gain grows with the GPUs in use."""
     gains = []
     for gpus in (1, 2, 4, 8):
         energies = [
@@ -46,7 +46,7 @@ def test_more_gpus_gain_more_from_a_cap():
 
 
 def test_a_node_draws_more_than_its_parts():
-    """Power supplies lose some, fans take more than in proportion to the heat."""
+    """Power supplies lose energy, and fans draw disproportionately more with the heat."""
     idle_w = NODE.power_w(160, 160)
     assert idle_w > NODE.host_w + 160
     half_w, full_w = (NODE.power_w(w, w) * 1.0 - NODE.power_w(w, 0) for w in (1_040, 2_080))
@@ -56,14 +56,14 @@ def test_a_node_draws_more_than_its_parts():
 
 @pytest.mark.parametrize("gpus", [0, 9])
 def test_a_node_has_no_more_gpus_than_it_has(gpus):
-    """The message says how many there are."""
+    """The message has the number of GPUs."""
     with pytest.raises(ConfigError, match="8 GPUs"):
         steady_outcome(NODE, NODE.job, gpus)
 
 
 @pytest.mark.parametrize("index", [2, 3])
 def test_node_meters_keep_the_contract(context, index):
-    """What every meter must keep, these keep."""
+    """Node meters keep the contract of every meter."""
     check_meter(lambda: detect(context)[index])
 
 
@@ -77,20 +77,20 @@ def test_the_node_is_a_simulated_domain_of_scope_node(context):
 
 
 def test_a_card_alone_has_no_node(context, monkeypatch):
-    """Nothing is invented around a single card."""
+    """A single card has no invented node."""
     monkeypatch.setenv("WATTLOOP_VIRTUAL_MODEL", "v100")
     assert [meter.domains[0].name for meter in detect(context)] == ["gpu:0", "gpu:0"]
 
 
 def test_an_unknown_model_lists_cards_and_nodes(context, monkeypatch):
-    """A typo is answered with what there is."""
+    """A typing error gets the list of cards and nodes."""
     monkeypatch.setenv("WATTLOOP_VIRTUAL_MODEL", "node005")
     with pytest.raises(ConfigError, match=r"h200.*node004"):
         detect(context)
 
 
 def test_counter_and_gauge_agree_with_the_truth(gpus, clock):
-    """Joules over ten seconds with changing load: integrated, averaged and true."""
+    """Joules over ten seconds with changing load: integrated, averaged and true agree."""
     counter, gauge = VirtualNodeEnergy(NODE, gpus, clock), VirtualNodePower(NODE, gpus, clock)
     (begin_j,) = counter.read()
     summed_j = 0.0
@@ -105,8 +105,8 @@ def test_counter_and_gauge_agree_with_the_truth(gpus, clock):
     assert summed_j == pytest.approx(truth_j, rel=2e-3)
 
 
-def test_work_that_began_with_its_process_is_counted_from_there(gpus, clock):
-    """A job tells of itself when it has loaded its modules; its first moments are not lost."""
+def test_work_that_began_with_its_process_counts_from_its_begin(gpus, clock):
+    """A job reports its load after loading its modules, and its first moments still count."""
     counter = VirtualNodeEnergy(NODE, gpus, clock)
     counter.read()
     begin_s = clock.now_s()
@@ -121,7 +121,7 @@ def test_work_that_began_with_its_process_is_counted_from_there(gpus, clock):
 
 
 def test_a_long_pause_between_readings_is_cheap_and_right(gpus, clock):
-    """An hour idle is integrated in a few steps."""
+    """An idle hour is integrated in a few steps."""
     counter = VirtualNodeEnergy(NODE, gpus, clock)
     counter.read()
     clock.advance(3_600)
@@ -142,7 +142,7 @@ def test_fans_follow_the_temperature_not_the_moment(gpus, clock):
 
 
 def test_every_node_and_job_names_its_source():
-    """No number without provenance; unknown names list what there is."""
+    """Every number has a provenance, and an unknown name gets the list."""
     assert all(node.source and node.card.source and node.job.source for node in NODES.values())
     assert all(job.source for job in JOBS.values())
     with pytest.raises(ConfigError, match="node004"):

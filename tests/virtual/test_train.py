@@ -1,4 +1,6 @@
-"""The virtual training job: its time, its energy, and what becomes of the cards."""
+"""Promises of the virtual training job: its time, its energy, and the state of the cards after
+it.
+"""
 
 import json
 import os
@@ -32,7 +34,7 @@ def trained(gpus, clock, count, **options):
 @pytest.mark.parametrize("count", [1, 8])
 @pytest.mark.parametrize("cap_w", [260, 170])
 def test_a_run_takes_the_time_and_energy_of_the_model(gpus, clock, count, cap_w):
-    """Second by second on a clock, and at once on paper: the same, once the node is warm."""
+    """A run second by second on a clock and the closed form agree once the node is warm."""
     for gpu in gpus[:count]:
         gpu.set_power_cap(cap_w)
     trained(gpus, clock, count)
@@ -73,15 +75,15 @@ def test_a_cap_set_meanwhile_takes_effect(gpus, clock):
     assert result.time_s == pytest.approx((free_s + capped_s) / 2, rel=0.02)
 
 
-def test_the_slowest_card_decides(gpus, clock):
-    """One capped card of eight holds up the others."""
+def test_the_slowest_card_sets_the_pace(gpus, clock):
+    """One capped card of eight slows the others down."""
     gpus[3].set_power_cap(110)
     capped_s = steady_outcome(NODE, NODE.job, 8, CardLimits(110)).time_s
     assert trained(gpus, clock, 8).time_s == pytest.approx(capped_s, rel=0.01)
 
 
 def test_unused_cards_stay_idle_and_used_ones_end_so(gpus, clock):
-    """Document's setting: two of eight work, six draw idle power that the node pays."""
+    """As in the document: two of eight work, and the node pays the idle power of the other six."""
     begin_s = clock.now_s()
     trained(gpus, clock, 2)
     idle_j = NODE.card.idle_w * (clock.now_s() - begin_s)
@@ -90,7 +92,7 @@ def test_unused_cards_stay_idle_and_used_ones_end_so(gpus, clock):
 
 
 def test_a_job_that_fails_leaves_the_cards_idle(gpus, clock):
-    """Whatever happens in a step."""
+    """A step may fail in any way."""
 
     def fail(step):
         raise RuntimeError("out of memory")
@@ -101,7 +103,7 @@ def test_a_job_that_fails_leaves_the_cards_idle(gpus, clock):
 
 
 def test_workloads_react_differently(gpus, clock):
-    """What a cap finder has to notice: memory-bound work does not feel a clock, matmul does."""
+    """A cap finder depends on it: a lower clock slows matmul, but not memory-bound work."""
 
     def slowed(name):
         times = []
@@ -117,7 +119,7 @@ def test_workloads_react_differently(gpus, clock):
 
 
 def test_more_cards_than_there_are_is_an_error(gpus, clock):
-    """The message says how to get them."""
+    """The message says how to get more."""
     with pytest.raises(ConfigError, match="WATTLOOP_VIRTUAL_GPUS=9"):
         TrainingRun(gpus, 9, clock)
 
@@ -143,7 +145,7 @@ def test_the_workload_can_change_half_way(state):
 
 
 def test_a_killed_job_does_not_load_the_cards_for_ever(state):
-    """kill -9: the next one who looks finds the work ended, as a driver would."""
+    """After kill -9 the next reader finds the work ended, as with a driver."""
     child = subprocess.Popen([*COMMAND, "--time-scale", "1"], stdout=subprocess.DEVNULL)
     (gpu,) = shared_gpus(1)
     while gpu.now().busy == 0:
@@ -157,7 +159,7 @@ def test_a_killed_job_does_not_load_the_cards_for_ever(state):
 
 
 def test_a_terminated_job_leaves_the_cards_idle(state):
-    """SIGTERM ends it with the code a shell gives."""
+    """SIGTERM ends it with the exit code that a shell gives."""
     child = subprocess.Popen([*COMMAND, "--time-scale", "1"], stdout=subprocess.DEVNULL)
     (gpu,) = shared_gpus(1)
     while gpu.now().busy == 0:
@@ -179,7 +181,7 @@ def test_a_terminated_job_leaves_the_cards_idle(state):
     ],
 )
 def test_wrong_arguments_are_exit_code_2(state, arguments):
-    """A message, no traceback, no card touched."""
+    """There is a message, no traceback, and no card is set."""
     done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
