@@ -54,7 +54,7 @@ def text_of(charts):
 
 
 def data_of(chart):
-    """All rows in a chart, wherever they are."""
+    """Return all rows in a chart, at any level."""
     found = []
 
     def look(part):
@@ -94,8 +94,8 @@ def test_the_page_of_clusters_turns_and_lets_columns_be_chosen(grouped):
     assert next(iter(cluster_figures(grouped, 3))) == "clusters-3d"
 
 
-def test_points_at_the_edge_are_whole(grouped):
-    """A chart that can be moved cuts off what reaches over its edge, so there is room."""
+def test_points_at_the_edge_are_not_clipped(grouped):
+    """A chart that can be moved clips at its edge, so there is a margin."""
     encoding = spec_of(cluster_figures(grouped)["clusters-2d"])["encoding"]
     assert [encoding[axis]["scale"]["padding"] > 5 for axis in "xy"] == [True, True]
 
@@ -122,8 +122,8 @@ def test_the_matrix_has_a_field_per_run_and_parameter(runs):
     assert 0 < min(row["share"] for row in rows) < 1
 
 
-def test_source_and_units_are_said(runs):
-    """Whose energy it is stands under the title."""
+def test_source_and_units_are_stated(runs):
+    """The line under the title names the source and scope of the energy."""
     found = quotients(runs)
     assert "energy of gpu, simulated" in text_of(quotient_figures(runs, found))
     assert "Energy per epoch (Wh)" in text_of(quotient_figures(runs, found))
@@ -133,8 +133,8 @@ def test_source_and_units_are_said(runs):
     assert titled("batch_size") == "batch size"
 
 
-def test_very_many_points_are_thinned_and_it_is_said():
-    """Drawing ten thousand points over each other shows nothing more."""
+def test_very_many_points_are_downsampled_with_a_note():
+    """Ten thousand points on top of each other would show nothing more."""
     many = table_of(greenscreen_runs(3_000), name="g")
     charts = quotient_figures(many, quotients(many))
     assert MOST_POINTS <= len(data_of(charts["quotient"])) <= MOST_POINTS + 1
@@ -144,7 +144,7 @@ def test_very_many_points_are_thinned_and_it_is_said():
 
 
 def test_a_single_column_is_drawn_by_cluster():
-    """One main component has no plane."""
+    """One main component does not span a plane."""
     rows = [{"cap": n % 2, "energy_j": float(n % 5)} for n in range(20)]
     found = clusters(table_of(rows, name="t"), "results", k=3)
     charts = cluster_figures(found)
@@ -153,7 +153,7 @@ def test_a_single_column_is_drawn_by_cluster():
 
 
 def test_odd_names_of_columns_do_not_break_a_figure():
-    """Dots, brackets and quotes mean something to a chart; here they are names."""
+    """Dots, brackets and quotes have a meaning in charts; here they are names."""
     rows = [
         {"params.lr[0]": n % 3, 'it\'s "odd"': n % 2, "energy_j": float(n), "val.accuracy": n / 9}
         for n in range(10)
@@ -168,7 +168,7 @@ def test_odd_names_of_columns_do_not_break_a_figure():
 
 @pytest.mark.parametrize("kind", ["svg", "png", "html"])
 def test_one_file_of_each_kind(tmp_path, runs, kind):
-    """An image has the first chart, a page all of them and needs no network."""
+    """An image has the first chart; a page has all of them and needs no network."""
     place = tmp_path / f"figure.{kind}"
     charts = importance_figures(importances(runs, "energy_wh", method="variance"))
     save_one(charts, place, title="t")
@@ -179,7 +179,7 @@ def test_one_file_of_each_kind(tmp_path, runs, kind):
         assert b"https://cdn" not in data
 
 
-def test_what_only_a_page_can_do_is_said_only_there(tmp_path, runs):
+def test_hints_for_pages_are_not_in_images(tmp_path, runs):
     """An image has no cell to point at."""
     charts = correlation_figures(correlations(runs))
     for kind in ("svg", "html"):
@@ -191,13 +191,15 @@ def test_what_only_a_page_can_do_is_said_only_there(tmp_path, runs):
 
 
 def test_a_file_of_an_unknown_kind_is_refused(tmp_path):
-    """Before anything is written."""
+    """The error comes before any file is written."""
     with pytest.raises(ConfigError, match=r"end it with \.svg, \.png, \.html"):
         save_one({}, tmp_path / "figure.gif", title="t")
 
 
 def test_learning_curves_have_every_run_and_the_best_in_front():
-    """Quality and losses of all runs; power and time of the best; nothing of a single epoch."""
+    """Quality and losses of all runs, power and time of the best, and no figure of a single
+    epoch.
+    """
     epochs = [
         {"candidate": name, "epoch": n, "time_s": 2.0, "energy_j": 9.0, "power_w": 4.5,
          "quality": 0.1 * n, "val_loss": 1 / n}

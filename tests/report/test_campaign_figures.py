@@ -1,4 +1,4 @@
-"""Promises of the campaign's figures: means of the seeds, the budget, GPUs by their jobs."""
+"""Promises of the campaign's figures: means over seeds, the budget, and GPUs by their jobs."""
 
 from itertools import pairwise
 from typing import Any
@@ -29,19 +29,19 @@ TRUTH = PlainOracle(CLUSTER)
 
 
 def row(policy: str, seed: int, **figures: float | None) -> dict[str, Any]:
-    """One cell of a campaign."""
+    """Return one cell of a campaign."""
     usual = {"energy_kwh": 10.0, "throughput_per_h": 5.0, "jct_mean_s": 60.0, "miss_rate": 0.1}
     return {"policy": policy, "seed": seed, "jain_jct": 1.0, "jain_share": 0.5, **usual, **figures}
 
 
 def simulated(**settings: Any) -> SimulationResult:
-    """Three jobs on two nodes with two GPUs each."""
+    """Simulate three jobs on two nodes with two GPUs each."""
     jobs = jobs_of([(0.0, 3_600.0), (0.0, 1_800.0), (60.0, 1_800.0)])
     return Simulation(CLUSTER, jobs, Fifo(), truth=TRUTH, settings=EngineSettings(**settings)).run()
 
 
 def values(chart: Any) -> list[dict[str, Any]]:
-    """The rows that a chart draws."""
+    """Return the rows that a chart draws."""
     spec = spec_of(chart)
     (spec, *_) = spec.get("hconcat", [spec])
     layer = spec["layer"][0] if "layer" in spec else spec
@@ -68,7 +68,7 @@ def test_a_setting_splits_policies() -> None:
 
 
 def test_names_of_points_that_coincide_are_all_readable() -> None:
-    """Policies that do equally well keep a line of text between their names, inside the chart."""
+    """Labels of equally good policies are a line of text apart, inside the chart."""
     rows = [row(f"policy-{number}", 0) for number in range(9)] + [row("far", 0, energy_kwh=20.0)]
     chart = trade_off_figure(rows, "toy")
     spec = spec_of(chart)
@@ -82,7 +82,7 @@ def test_names_of_points_that_coincide_are_all_readable() -> None:
 
 
 def test_every_part_of_the_trade_off_has_the_same_scale() -> None:
-    """One part that begins at 0 would press all points into a corner."""
+    """A single axis that begins at 0 would press all points into a corner."""
     parts = spec_of(trade_off_figure([row("fifo", 0), row("zeus", 0)], "toy"))["layer"]
     scales = [part["encoding"][axis]["scale"] for part in parts for axis in ("x", "y")]
     assert all(scale["zero"] is False and scale["domain"][0] > 0 for scale in scales)
@@ -97,13 +97,13 @@ def test_more_points_than_names_fit_have_a_legend() -> None:
 
 
 def test_a_policy_without_throughput_is_no_point() -> None:
-    """Missing is not zero: it is left out, and the others are drawn."""
+    """A missing value is left out, and the others are drawn."""
     rows = [row("fifo", 0, throughput_per_h=None), row("zeus", 0)]
     assert [point["policy"] for point in values(trade_off_figure(rows, "toy"))] == ["zeus"]
 
 
 def test_policies_without_deadlines_have_no_bar() -> None:
-    """Missing is not zero: no deadline, no share of missed ones."""
+    """Without deadlines there is no share of missed ones."""
     bars = values(miss_figure([row("fifo", 0, miss_rate=None), row("zeus", 0)], "toy"))
     assert [bar["policy"] for bar in bars] == ["zeus"]
 
@@ -124,8 +124,8 @@ def test_completion_time_is_drawn_against_the_rate_in_minutes() -> None:
     ]
 
 
-def test_jobs_that_are_left_are_in_the_load_figure() -> None:
-    """Leaving long jobs aside must not look like being quick."""
+def test_unfinished_jobs_are_in_the_load_figure() -> None:
+    """A policy that leaves long jobs over must not look quick."""
     rows = [row("fifo", 0, age_mean_s=600.0) | {"rate_per_s": 0.001}]
     ended, everyone = spec_of(load_figure(rows, "toy"))["hconcat"]
     assert ended["title"]["text"] == "jobs that ended"
@@ -151,7 +151,7 @@ def test_many_policies_get_a_strip_each_with_the_budget() -> None:
 
 
 def test_every_gpu_second_of_a_job_is_in_the_chart() -> None:
-    """Replaying the events finds who had which GPU, and no GPU twice at once."""
+    """Replaying the events gives each GPU one job at a time."""
     result = simulated(horizon_s=3_000.0)
     found = gpu_allocations(result, TRUTH)
     had_s = [sum(e.end_s - e.begin_s for e in found if e.job == job) for job in range(3)]
@@ -166,8 +166,8 @@ def test_every_gpu_second_of_a_job_is_in_the_chart() -> None:
     assert sorted(bar["job"] for bar in bars) == [0, 1, 2]
 
 
-def test_what_is_left_out_of_the_chart_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stretches beyond the first, as GPUs; the same figures for a folder and for a page."""
+def test_omitted_parts_of_the_chart_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text counts the GPUs of intervals beyond the first, for a folder and for a page alike."""
     result = simulated(horizon_s=3_000.0)
     monkeypatch.setattr(campaign, "MOST_BARS", 2)
     charts = campaign.over_time_figures({"zeus{a: 1}": result}, TRUTH, "toy")

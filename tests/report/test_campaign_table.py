@@ -1,4 +1,4 @@
-"""Promises of a campaign's table: the best is marked, chance is called chance, none is not zero."""
+"""Promises of a campaign's table: the best is marked, chance is named, and missing is not zero."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from wattloop.schedule.campaigns.summary import Summary, summary_of
 
 
 def summary(**figures: dict[str, list[float | None]]) -> Summary:
-    """Metric -> policy -> a value per seed."""
+    """Build a summary: metric -> policy -> a value per seed."""
     cells: dict[tuple[str, int], dict[str, Any]] = {}
     for name, policies in figures.items():
         for label, values in policies.items():
@@ -17,13 +17,13 @@ def summary(**figures: dict[str, list[float | None]]) -> Summary:
 
 
 def column(found: Any, header: str) -> list[str]:
-    """The cells below a header."""
+    """Return the cells below a header."""
     at = found.headers.index(header)
     return [row[at] for row in found.rows]
 
 
 def test_the_best_is_marked_as_far_as_it_is_printed() -> None:
-    """Most jobs, least energy; those that print alike share the mark, and all alike have none."""
+    """Values that print alike share the mark, and if all do there is none."""
     found = policy_table(
         summary(
             throughput_per_h={"a": [10.0], "b": [12.0], "c": [11.0]},
@@ -38,7 +38,7 @@ def test_the_best_is_marked_as_far_as_it_is_printed() -> None:
 
 
 def test_deviations_have_the_decimals_of_their_mean() -> None:
-    """And a figure that no seed has is a dash."""
+    """A figure without any value is a dash."""
     found = policy_table(
         summary(
             energy_kwh={"a": [58.0, 62.0], "b": [58.0, 58.0]},
@@ -59,8 +59,8 @@ def test_a_budget_that_is_kept_is_shown() -> None:
     assert column(policy_table(kept, "title", budget=True), "over budget s") == ["0"]
 
 
-def test_a_difference_says_when_it_may_be_chance() -> None:
-    """An interval that includes none has a question mark; shares differ by points."""
+def test_a_difference_within_chance_is_marked() -> None:
+    """An interval that includes zero has a question mark; shares differ by points."""
     found = difference_table(
         summary(
             energy_kwh={"a": [10.0, 10.0, 10.0], "b": [9.0, 9.1, 8.9], "c": [8.0, 12.0, 10.3]},

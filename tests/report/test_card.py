@@ -1,4 +1,4 @@
-"""Promises of the energy card: every figure with its source, what is not known as such."""
+"""Promises of the energy card: every figure has its source, and unknown ones say so."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -57,8 +57,8 @@ def test_a_card_has_what_the_thesis_asks_for() -> None:
     assert card.figure("missing_dram").note == "no DRAM domain"
 
 
-def test_every_known_number_says_how_it_was_found() -> None:
-    """Promise: no number without provenance, none that is not known without a reason."""
+def test_every_known_number_has_its_provenance() -> None:
+    """Promise: every number has a provenance, and every unknown one a reason."""
     for each in (card_of(trained(), ONE, FRANCE), card_of(trained(result=None), None, NOWHERE)):
         for section in each.sections:
             for figure in section.figures:
@@ -68,8 +68,8 @@ def test_every_known_number_says_how_it_was_found() -> None:
                     assert figure.note or figure.key == "training_time", figure
 
 
-def test_what_is_not_known_is_not_zero() -> None:
-    """Promise: a run without readings has a card that says so; missing is null in JSON."""
+def test_unknown_values_are_not_zero() -> None:
+    """Promise: a run without readings has a card that says so; a missing value is null in JSON."""
     card = card_of(trained(result=None, accounting=None), None, NOWHERE)
     data = json.loads(json.dumps(card.to_dict(), allow_nan=False))
     for key in ("training_energy", "inference_energy", "training_carbon", "renewable_share"):
@@ -79,8 +79,8 @@ def test_what_is_not_known_is_not_zero() -> None:
     assert "co2_eq_emissions" not in card_markdown(card)
 
 
-def test_runs_that_are_less_than_they_seem_are_said() -> None:
-    """Promise: a training that died, a rank, a node of a job, a simulation are marked."""
+def test_partial_and_simulated_runs_are_marked() -> None:
+    """Promise: a crashed training, a rank, one node of a job and a simulation are marked."""
     died = card_of(trained(status=RunStatus.DIED, counted=False, counted_by="r0"), None, NOWHERE)
     assert "marked died" in died.notes[0]
     assert "run r0" in died.notes[1]
@@ -97,7 +97,7 @@ def test_what_was_only_estimated_is_named_with_its_share() -> None:
 
 
 def test_names_are_text_in_svg_and_markdown() -> None:
-    """Promise: a name full of markup is shown, not acted upon, and the SVG is well-formed."""
+    """Promise: markup in a name is shown as text, and the SVG is well-formed."""
     card = card_of(trained(), ONE, FRANCE, model='<script>alert("1")</script> & | co')
     svg = card_svg(card)
     root = ET.fromstring(svg)
@@ -111,7 +111,7 @@ def test_names_are_text_in_svg_and_markdown() -> None:
 
 
 def test_all_lines_of_the_svg_lie_inside_its_frame() -> None:
-    """Promise: however much is on the card, nothing is cut at the bottom."""
+    """Promise: a long card is not cut at the bottom."""
     record = trained()
     assert record.result is not None
     many = tuple(Missing(f"part{i}", "a reason that takes some words " * 5) for i in range(12))
@@ -139,11 +139,11 @@ def ran(joules: float | None, seconds: float) -> RunResult:
         ((None, 10.0), (None, 19.0), None, 0.01),
     ],
 )
-def test_the_start_of_the_program_is_taken_off(
+def test_the_start_of_the_program_is_subtracted(
     first: tuple[float | None, float], second: tuple[float | None, float],
     energy_j: float | None, latency_s: float | None, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Promise: the difference of 1,000 and 100 counts; one that cannot be told is not known."""
+    """Promise: the difference of 1,000 and 100 counts; an unclear difference is unknown."""
     asked: list[str] = []
 
     def measured(command: list[str], *_: object) -> RunResult:
@@ -164,7 +164,7 @@ def test_the_start_of_the_program_is_taken_off(
 def test_a_command_that_does_not_say_how_many_counts_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Promise: without {n} the start of the program is in the figure, and that is said."""
+    """Promise: without {n} the start of the program is included, and the card says so."""
     monkeypatch.setattr(card, "_ran", lambda *_: ran(500.0, 5.0))
     found = measured_inference(["infer"], 100, None)  # type: ignore[arg-type] # not used
     assert (found.energy_j, found.latency_s) == (5.0, 0.05)
@@ -173,7 +173,7 @@ def test_a_command_that_does_not_say_how_many_counts_whole(
 
 
 def test_a_command_that_fails_makes_no_card() -> None:
-    """Promise: half of the inferences are not divided by all of them."""
+    """Promise: the energy of a partial run is not divided by all inferences."""
     from wattloop.core.settings import Settings
 
     with pytest.raises(ConfigError, match="--inference: no-such-program"):

@@ -1,4 +1,4 @@
-"""Promises of docs/card.md: each format is valid by its own rules, and nothing is made up."""
+"""Promises of docs/card.md: each format is valid by its own rules, and no value is invented."""
 
 import json
 from dataclasses import replace
@@ -45,14 +45,14 @@ def test_boamps_is_valid_with_and_without_statements() -> None:
 
 
 def test_a_simulated_energy_is_of_low_quality() -> None:
-    """Its interval is narrow, and says nothing about a machine."""
+    """Its interval is narrow, but says nothing about a machine."""
     energy = CardFigure("energy", "Energy", 3.6e6, "J", "3.60 MJ ± 0.1%", "simulated")
     assert _quality(energy) == "low"
     assert _quality(replace(energy, provenance="measured")) == "high"
 
 
 def test_the_schema_can_fail() -> None:
-    """The validation is not vacuous: a report without its measures is refused."""
+    """The validation is not vacuous: it refuses a report without its measures."""
     report = json.loads(written("boamps"))
     del report["measures"]
     with pytest.raises(jsonschema.ValidationError):

@@ -1,4 +1,4 @@
-"""Promises of reports: whole without a network, texts shown as texts, pages that say all."""
+"""Promises of reports: no network, texts shown as texts, and complete pages."""
 
 import re
 import shutil
@@ -30,12 +30,12 @@ NASTY = '<script>alert(1)</script> & #let x "quoted" \\ $math$ *bold*'
 
 
 def chart() -> Spec:
-    """Two bars."""
+    """Draw two bars."""
     return mark("bar", rows=[{"x": "</script>", "y": 1}, {"x": "b", "y": 2}], x="x:N", y="y:Q")
 
 
 def nasty_document() -> Document:
-    """Every kind of block, with a text that means something to HTML and to Typst."""
+    """Build every kind of block, with a text that has a meaning in HTML and in Typst."""
     blocks = (
         Paragraph(NASTY),
         Note(NASTY, tone="warning", title=NASTY, command=NASTY, source=NASTY),
@@ -53,11 +53,11 @@ def test_texts_are_shown_and_never_run() -> None:
     body, _, scripts = page.partition("<script>")
     assert "alert(1)" in body
     assert "<script" not in body
-    assert scripts.count("</script>") == 2  # of the two that we wrote
+    assert scripts.count("</script>") == 2  # of the two in the template
 
 
-def test_a_page_asks_nobody() -> None:
-    """No element loads anything from anywhere."""
+def test_a_page_loads_nothing() -> None:
+    """No element loads anything from another address."""
     body = document_html(nasty_document()).partition("<script>")[0]
     assert not re.search(r"(src|href)=[\"']?(https?:)?//", body)
 
@@ -69,13 +69,13 @@ def test_every_chart_has_words_for_those_who_cannot_see_it() -> None:
 
 
 def test_the_same_parts_are_typeset() -> None:
-    """Typst takes every kind of block, whatever the texts are."""
+    """Typst accepts every kind of block with any text."""
     pytest.importorskip("typst", reason="typst is not installed")
     assert document_pdf(nasty_document()).startswith(b"%PDF-")
 
 
 def wide_document(columns: int) -> Document:
-    """A table as of a campaign with all its figures."""
+    """Build a table like that of a campaign with all its figures."""
     names = tuple(f"figure {n}" for n in range(columns))
     rows = tuple((policy, *["1,234.5 ± 12.3 *"] * columns) for policy in ("fifo", "aurachronos"))
     table = Table.of(("policy", *names), rows, "wide", range(1, columns + 1))
@@ -84,7 +84,7 @@ def wide_document(columns: int) -> Document:
 
 @pytest.mark.parametrize("columns", [2, 8, 20])
 def test_wide_tables_are_typeset_below_each_other(columns: int, tmp_path: Path) -> None:
-    """No column is printed over another: what does not fit follows, with the first column again."""
+    """No column overlaps another: the rest follows below, with the first column again."""
     found = words_of(wide_document(columns), tmp_path)
     assert found.count(">1,234.5<") == 2 * columns
 
@@ -100,7 +100,9 @@ def test_words_without_a_space_are_broken_instead_of_covering_others(tmp_path: P
 
 
 def words_of(document: Document, folder: Path) -> str:
-    """Words of its PDF with their places, none beyond the margin or over another."""
+    """Return the words of its PDF with their places; check that none is outside the margin or
+    overlaps.
+    """
     pytest.importorskip("typst", reason="typst is not installed")
     pdftotext = shutil.which("pdftotext")
     if pdftotext is None:
@@ -122,7 +124,7 @@ def words_of(document: Document, folder: Path) -> str:
 
 
 def test_a_page_without_charts_needs_no_scripts() -> None:
-    """Words alone stay small."""
+    """A page of text only stays small."""
     plain = Document("t", "s", (Section("h", (Paragraph("p"),)),), 0.0, "0")
     page = document_html(plain)
     assert "<script" not in page

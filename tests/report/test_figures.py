@@ -1,4 +1,4 @@
-"""Promises of the figures: everything a sweep has, labelled, self-contained, and said to be so."""
+"""Promises of the figures: complete, labelled, self-contained, and with their source."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def values(spec: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_every_figure_of_document_004_is_drawn() -> None:
-    """Figures 2 to 7 and the speed-up, each with units and with where its numbers come from."""
+    """Figures 2 to 7 and the speed-up, each with units and the source of its numbers."""
     figures = sweep_figures(made(gpus=(1, 2, 4, 8)))
     assert set(figures) == {
         "energy-decrease",
@@ -70,7 +70,7 @@ def test_the_best_point_of_each_curve_is_marked() -> None:
 
 
 def test_figures_that_there_is_no_data_for_are_left_out() -> None:
-    """One point, or one GPU count, makes no curve."""
+    """One point, or one GPU count, does not make a curve."""
     assert sweep_figures(made(caps_w=(260,), gpus=(None,))) == {}
     assert "times" not in sweep_figures(made(gpus=(8,)))
 
@@ -84,7 +84,7 @@ def test_the_thesis_figures_compare_workloads_and_techniques() -> None:
     assert "formula card jax" in texts(figures["synthesis"])
 
 
-def test_power_over_time_is_thinned_and_has_its_tdp(tmp_path: Path) -> None:
+def test_power_over_time_is_downsampled_and_has_its_tdp(tmp_path: Path) -> None:
     """An hour at 10 Hz is drawn from a few hundred points."""
     with open_store(tmp_path / "runs.db") as store:
         write_journal(store.journals, "r1", seconds=3_600, end=ended())
@@ -97,7 +97,7 @@ def test_power_over_time_is_thinned_and_has_its_tdp(tmp_path: Path) -> None:
 
 
 def test_steps_are_counted_in_whole_numbers() -> None:
-    """Promise: the axis of a short run says 1, 2, 3, not 1.0, 1.5, 2.0."""
+    """Promise: the axis of a short run has 1, 2, 3, not 1.0, 1.5, 2.0."""
     points = [StepPoint(n, 1, 0.1, 2.0 + n, None, None, None, 0.1 * n) for n in range(3)]
     chart = steps_figure(points, "measured")
     assert chart is not None
@@ -106,7 +106,7 @@ def test_steps_are_counted_in_whole_numbers() -> None:
 
 
 def test_files_are_whole_and_need_no_network(tmp_path: Path) -> None:
-    """SVG, PNG, and a page in which nothing is loaded from anywhere."""
+    """SVG, PNG, and a page that loads nothing."""
     chart = sweep_figures(made(gpus=(8,), name="</script><b>x"))["edp"]
     written = save({"edp": chart}, tmp_path / "figures", title="a <b> title", notes=["simulated"])
     assert [path.name for path in written] == ["edp.svg", "edp.png", "index.html"]
@@ -128,22 +128,22 @@ def test_a_stored_name_cannot_end_the_script_nor_hide_its_end(name: str) -> None
     assert "<" not in "".join(data)
 
 
-def test_a_missing_library_is_said_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is drawn."""
+def test_a_missing_library_is_reported_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error comes before any figure is drawn."""
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(ConfigError, match=r"vl_convert.*pip install 'wattloop\[figures\]'"):
         page_of({}, title="")
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    """With its name."""
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    """The error names the folder."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file: figures cannot be written there"):
         save({}, tmp_path / "file", title="")
 
 
 def test_wide_figures_take_both_columns_of_the_page(tmp_path: Path) -> None:
-    """Nothing lies on top of its neighbour; the folder is checked before anything is measured."""
+    """Nothing overlaps its neighbour; the folder is checked before text is measured."""
     charts = sweep_figures(result_of(*made_sweep()))
     charts["wide"] = {**charts["edp"], "width": 800}
     page = page_of(charts, title="t")

@@ -1,4 +1,4 @@
-"""Promises of the figure of predictions: what does not fit or is not calibrated shows."""
+"""Promises of the figure of predictions: points that do not fit or are uncalibrated are marked."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from wattloop.report.figures.prediction import forecast_figures
 
 
 def drawn(axes: list[Axis]) -> Any:
-    """The definition as it is drawn, of every combination of two axes."""
+    """Return the drawn definition, for every combination of two axes."""
     forecaster, question = Forecaster(), Question(model=small_workload(peak_bytes=60e9))
     points = []
     for first in axes[0].values:
@@ -28,7 +28,7 @@ def drawn(axes: list[Axis]) -> Any:
 
 
 def test_curves_are_drawn_against_the_first_axis() -> None:
-    """Caps on the horizontal axis, a colour per GPU, and what is drawn is said."""
+    """Caps are on the horizontal axis, a colour is a GPU, and the caption says what is drawn."""
     spec = drawn([Axis("cap", (300.0, 400.0)), Axis("gpu", ("a100", "h200"))])
     assert [panel["layer"][0]["encoding"]["y"]["title"] for panel in spec["hconcat"]] == [
         "Samples per second",
@@ -41,7 +41,7 @@ def test_curves_are_drawn_against_the_first_axis() -> None:
     assert "predicted by kernels, energy of the GPUs" in spec["title"]["subtitle"]
 
 
-def test_what_does_not_fit_is_hollow_and_said() -> None:
+def test_points_that_do_not_fit_are_hollow_and_named() -> None:
     """60 GB fit on an H200 and not on an A100 with 40 GB."""
     spec = drawn([Axis("gpu", ("a100-pcie-40", "h200")), Axis("gpus", (1,))])
     layers = spec["hconcat"][0]["layer"]
@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_hollow_and_said() -> None:
     assert [row["fits"] for row in data["values"]] == [False, True]
 
 
-def test_gpus_that_nobody_calibrated_are_diamonds_and_named() -> None:
+def test_uncalibrated_gpus_are_diamonds_and_named() -> None:
     """An H200 was calibrated, an L4 is predicted from its data sheet."""
     spec = drawn([Axis("gpu", ("l4", "h200")), Axis("gpus", (1,))])
     for panel in spec["hconcat"]:

@@ -1,4 +1,4 @@
-"""Promises of the colours: told apart with any colour vision, and seen on their background."""
+"""Promises of the colours: distinct for any colour vision, and visible on their background."""
 
 import itertools
 import math
@@ -71,7 +71,7 @@ def seen(colour: str, vision: str) -> Colour:
 
 @pytest.mark.parametrize("vision", VISIONS)
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_curves_are_told_apart_with_any_colour_vision(vision: str, theme: str) -> None:
+def test_curves_are_distinct_with_any_colour_vision(vision: str, theme: str) -> None:
     """Every pair of the palette, on light and dark pages."""
     colours = PALETTE if theme == "light" else [DARK[colour] for colour in PALETTE]
     for one, other in itertools.combinations(colours, 2):

@@ -1,4 +1,4 @@
-"""The roofline as a figure."""
+"""Promises of the roofline as a figure."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ TRIAD = made("triad", flops=10**9, bytes_moved=6 * 10**9, time_s=0.3)  # 20 GB/s
 PI = made("montecarlo", bytes_moved=0)
 
 
-def test_roof_and_points_are_where_they_belong() -> None:
-    """The roof bends at the ridge (5 FLOP/B); a kernel without data to move has no place on it."""
+def test_roof_and_points_are_at_their_places() -> None:
+    """The roof bends at the ridge (5 FLOP/B); a kernel without data to move is not on it."""
     charts = roofline_figures([GEMM, TRIAD, PI])
     assert set(charts) == {"roofline-cpu-fp32", "power-cpu-fp32"}
     roof, points = spec_of(charts["roofline-cpu-fp32"])["layer"]
@@ -28,7 +28,7 @@ def test_roof_and_points_are_where_they_belong() -> None:
 
 
 def test_without_peaks_there_is_no_roof() -> None:
-    """Nothing is drawn that was not measured."""
+    """Only measured peaks are drawn."""
     assert set(roofline_figures([made("stencil")])) == {"power-cpu-fp32"}
     assert roofline_figures([made("stencil", scopes={})]) == {}
 

@@ -1,4 +1,4 @@
-"""Promises of rows behind charts: apart from definitions, in a page once, always JSON."""
+"""Promises of rows behind charts: separate from definitions, once per page, and valid JSON."""
 
 import json
 import math
@@ -19,7 +19,7 @@ MANY = [{"x": n, "y": n / 7, "name": f"run {n}"} for n in range(300)]
 
 
 def test_a_chart_is_small_until_it_is_written() -> None:
-    """However many rows: a page has those of all its charts apart from the definitions."""
+    """A page has the rows of all its charts separate from the definitions."""
     chart = layers(mark("point"), mark("line"), rows=MANY, x="x:Q", y="y:Q")
     spec, (table,) = chart_parts(chart)
     assert "run 299" not in json.dumps(spec)
@@ -29,7 +29,7 @@ def test_a_chart_is_small_until_it_is_written() -> None:
 
 
 def test_charts_of_the_same_rows_have_them_in_a_page_once() -> None:
-    """Both in a report and on a page of the dashboard, also across sections."""
+    """In a report and on a page of the dashboard, also across sections."""
     charts = [mark("point", rows=[dict(row) for row in MANY], x=f"{x}:Q") for x in "xy"]
     sections = tuple(
         Section(f"part {n}", (Chart(f"chart{n}", chart, "points"),))
@@ -42,8 +42,8 @@ def test_charts_of_the_same_rows_have_them_in_a_page_once() -> None:
     assert len(re.findall(r'id="(rows-\w+)"', parts)) == 1
 
 
-def test_rows_are_json_whatever_is_in_them() -> None:
-    """NaN and infinity are missing, numbers of NumPy are numbers, a key may be missing."""
+def test_rows_with_any_content_are_valid_json() -> None:
+    """NaN and infinity are null, numbers of NumPy are numbers, and a key may be missing."""
     odd = [
         {"a": math.nan, "b": np.float32(1.5), "c": np.int64(3)},
         {"a": -math.inf, "d": "</script>", "c": True},

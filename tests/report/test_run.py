@@ -1,4 +1,4 @@
-"""Report on a run: its steps and phases, next to its energy."""
+"""Promises of the report on a run: its steps and phases, next to its energy."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from wattloop.report.run import report_of_run
 def step_section(
     folder: Path, *events: dict[str, Any], heading: str = "Steps and phases"
 ) -> dict[type, Any]:
-    """Blocks of the section on steps or of another one, by kind; empty without the section."""
+    """Return the blocks of a section by kind, of steps by default; empty without the section."""
     with open_store(folder / "runs.db") as store:
         add_run(store, *events)
         document = report_of_run(store, find_run(store, "r1"))
@@ -73,7 +73,7 @@ def test_the_tokens_of_a_server(tmp_path: Path) -> None:
 
 
 def test_phases_without_steps(tmp_path: Path) -> None:
-    """Promise: phases that are inferred are shown as such, without a cost per step."""
+    """Promise: inferred phases are marked as such, without a cost per step."""
     blocks = step_section(tmp_path, PHASES | {"steps": 0, "step_j": None, "inferred": True})
     assert "inferred from GPU signals" in blocks[Paragraph].text
     assert Facts not in blocks

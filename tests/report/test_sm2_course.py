@@ -19,7 +19,7 @@ CHARTS = ["course", *(f"rates-c{number}" for number in range(4))]
 
 
 def searched(place: Path, strategy: str | dict[str, object]) -> str:
-    """A search that is stored, of trainings that are formulas."""
+    """A stored search of trainings that are formulas."""
     problem = synthetic_problem(ranges=True, target=None)
     found = search(
         bench=lambda parts: SyntheticExecutor(parts.problem),
@@ -42,7 +42,7 @@ def course_of(place: Path, search_id: str) -> Section | None:
 
 
 def test_a_report_shows_the_course_of_a_stored_search(tmp_path: Path) -> None:
-    """Figure 2 first, then figure 1 of each configuration, from nothing but the store."""
+    """Figure 2 first, then figure 1 of each configuration, from the store alone."""
     place = tmp_path / "runs.db"
     section = course_of(place, searched(place, SM2))
     assert section is not None
@@ -50,7 +50,7 @@ def test_a_report_shows_the_course_of_a_stored_search(tmp_path: Path) -> None:
     assert [chart.name for chart in charts] == [f"sm2-{name}" for name in CHARTS]
 
 
-def test_figures_are_written_where_one_asks_for_them(
+def test_figures_are_written_to_the_requested_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`tune show --figures DIR`: an SVG and a PNG each, and a page with all."""
@@ -65,7 +65,7 @@ def test_figures_are_written_where_one_asks_for_them(
 def test_other_strategies_have_no_such_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No empty section or folder, and who asks is told where there is something to see."""
+    """There is no empty section or folder, and the message says where figures exist."""
     place, folder = tmp_path / "runs.db", tmp_path / "figures"
     search_id = searched(place, "random")
     assert course_of(place, search_id) is None

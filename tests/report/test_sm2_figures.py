@@ -1,4 +1,4 @@
-"""Promises of the figures of sm2: those of Geißler et al., labelled, with where they come from."""
+"""Promises of the figures of sm2: those of Geißler et al., labelled, with their source."""
 
 import json
 
@@ -41,7 +41,7 @@ def test_the_chosen_window_is_marked() -> None:
     assert "1 rates broke the model" in json.dumps(spec)
 
 
-def test_nothing_to_draw_is_no_figure() -> None:
+def test_without_data_there_is_no_figure() -> None:
     """Without data there is not even an empty frame."""
     assert rate_figure(SweptRates(label="", losses=[(0.1, float("nan"))])) is None
     assert course_figure([], "accuracy") is None

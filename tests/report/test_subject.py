@@ -1,4 +1,4 @@
-"""Promises of what a report is asked of: identifiers first, then names; nothing is guessed."""
+"""Promises of a report's subject: identifiers first, then names, and no guess."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from wattloop.report.subject import report_of
 
 
 def test_a_run_is_found_by_identifier_and_by_name(tmp_path: Path) -> None:
-    """Of several runs of one name the newest is meant."""
+    """Among several runs of one name the newest is chosen."""
     with open_store(tmp_path / "runs.db") as store:
         insert_run(store, record(1, name="train"))
         insert_run(store, record(2, name="train"))
@@ -24,8 +24,8 @@ def test_a_run_is_found_by_identifier_and_by_name(tmp_path: Path) -> None:
         assert report_of(store, "last").about["id"] == "2026-002"
 
 
-def test_what_nobody_called_so_is_not_found(tmp_path: Path) -> None:
-    """The message says how to see what there is."""
+def test_an_unknown_name_is_not_found(tmp_path: Path) -> None:
+    """The message says how to list the existing ones."""
     with open_store(tmp_path / "runs.db") as store:
         insert_run(store, record(1))
         with pytest.raises(RunNotFound, match="wattloop runs list; nor is a sweep, search"):
