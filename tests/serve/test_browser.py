@@ -408,10 +408,24 @@ CUT_TEXTS = """() => [...document.querySelectorAll("svg.marks")].flatMap((chart)
     .map((text) => text.textContent);
 })"""
 
+CROWDED_LABELS = """() => [...document.querySelectorAll("svg.marks .role-axis-label")]
+  .flatMap((axis) => {
+    const seen = [...axis.querySelectorAll("text")]
+      .filter((text) => getComputedStyle(text).opacity !== "0")
+      .filter((text) => !(text.getAttribute("transform") || "").includes("rotate"))
+      .map((text) => [text.textContent, text.getBoundingClientRect()])
+      .sort((one, other) => one[1].left - other[1].left);
+    return seen.slice(1)
+      .filter(([, box], n) => Math.abs(box.top - seen[n][1].top) < 2
+        && box.left - seen[n][1].right < 4)
+      .map(([words]) => words);
+  })"""
+"""Numbers below an axis with less than 4 pixels between them."""
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_phone_needs_no_sideways_scrolling(phone: Visit, name: str) -> None:
-    """Wide tables scroll within themselves, no chart is cut, and axe finds nothing in the dark."""
+    """Wide tables scroll within themselves, charts are whole and readable, axe finds nothing."""
     page = phone.open(name)
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW
     cut = page.evaluate(
@@ -420,6 +434,7 @@ def test_a_phone_needs_no_sideways_scrolling(phone: Visit, name: str) -> None:
     )
     assert cut == 0
     assert page.evaluate(CUT_TEXTS) == []
+    assert page.evaluate(CROWDED_LABELS) == []
     assert "[object" not in page.content()
     found = _faults(page, colours_only=False)
     assert not found, "\n".join(found)

@@ -22,6 +22,7 @@ from wattloop.core.records import Provenance
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store
+from wattloop.store.experiments import Experiment, create_experiment
 from wattloop.store.runs import insert_run
 from wattloop.virtual.gpu import IDLE, Activity
 
@@ -359,7 +360,7 @@ def test_a_total_is_called_measured_only_if_it_is(tmp_path: Path) -> None:
     with TestClient(create_app(ServeOptions(store=str(place)))) as client:
         text = client.get("/jobs").text
     assert "<dt>Measured</dt>" not in text
-    assert "1 job not measured throughout" in text
+    assert "1 job at least in part modelled" in text
 
 
 def test_savings_are_on_the_first_page_and_the_run_page(place: Path, client: TestClient) -> None:
@@ -399,3 +400,22 @@ def test_a_run_leads_to_its_cost_on_another_gpu(place: Path, client: TestClient)
     assert "<dt>Exit code</dt><dd>3</dd>" in page
     assert "precision=bf16</span>" in page
     assert '/predict?run=2026-001&amp;gpu=h100-sxm"' in client.get("/runs/2026-001").text
+
+
+def test_a_sweep_before_its_first_result_says_so(place: Path) -> None:
+    """Promise: no scope called None or nothing, and no default that has a result."""
+    with open_store(place) as store:
+        create_experiment(store, Experiment(experiment_id="sweep-1", kind="sweep", name="caps"))
+    with TestClient(create_app(ServeOptions(store=str(place)))) as client:
+        text = client.get("/sweeps/sweep-1").text
+    assert "no energy measured yet; 0 settings" in text
+    assert "No result yet." in text
+    assert "energy of None" not in text
+    assert "Only the default" not in text
+
+
+def test_calls_of_the_api_page_break_at_slashes_and_mark_names(client: TestClient) -> None:
+    text = client.get("/api").text
+    assert "<wbr>runs/<wbr>{run_id}/<wbr>live</code>" in text
+    assert "<code>samples</code>" in text
+    assert "`" not in re.sub(r"title=\"[^\"]*\"", "", text)

@@ -26,7 +26,12 @@ def title_of(result: SweepResult) -> str:
     name = result.experiment.name or result.experiment.experiment_id
     window = result.experiment.spec.get("window")
     part = f", window '{window}'" if window else ""
-    return f"{name}{part}, energy of {result.scope} ({result.provenance})"
+    measured = f" ({result.provenance})" if result.scope else ""
+    return f"{name}{part}, {_energy_of(result)}{measured}"
+
+
+def _energy_of(result: SweepResult) -> str:
+    return f"energy of {result.scope}" if result.scope else "no energy measured yet"
 
 
 def kinds_of(results: Sequence[SweepResult]) -> str:
@@ -144,6 +149,7 @@ def _grouped(
 
 def report_of_sweep(store: Store, experiment: Experiment) -> Document:
     result = stored_sweep(store, experiment.experiment_id)
+    measured = f", {result.provenance}" if result.scope else ""
     sections = [Section("In short", tuple(_short(result)))]
     charts = {**sweep_figures(result), **scaling_figures(result), **technique_figures([result])}
     if charts:
@@ -155,8 +161,8 @@ def report_of_sweep(store: Store, experiment: Experiment) -> Document:
         sections.append(Section("Remarks", tuple(remarks)))
     return Document(
         title=f"Sweep {experiment.name or experiment.experiment_id}",
-        subtitle=f"energy of {result.scope or 'nothing'}, {result.provenance}; "
-        f"{len(result.points)} settings; {result.experiment.status}",
+        subtitle=f"{_energy_of(result)}{measured}; {len(result.points)} settings; "
+        f"{result.experiment.status}",
         sections=tuple(sections),
         about={"kind": "sweep", "id": experiment.experiment_id},
     )
@@ -212,7 +218,8 @@ def _short(result: SweepResult) -> list[Block]:
         words = command if isinstance(command, str) else shlex.join(str(part) for part in command)
         blocks.append(Paragraph(f"Command: {words}"))
     if not rows:
-        return [*blocks, Paragraph("Only the default has a result so far.")]
+        known = "Only the default has a result so far." if result.points else "No result yet."
+        return [*blocks, Paragraph(known)]
     first = rows[0]
     facts = (
         Fact(

@@ -58,6 +58,7 @@ CONFIG: Spec = {
         "titleFontSize": 12,
         "titleFontWeight": 500,
         "titlePadding": 8,
+        "labelSeparation": 8,
         "gridColor": GRID,
         "domainColor": TICKS,
         "tickColor": TICKS,

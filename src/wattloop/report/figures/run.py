@@ -308,7 +308,6 @@ def daily_figure(days: Sequence[tuple[str, str, float]], by: str) -> Spec:
                 "format": "%b %d",
                 "labelAngle": 0,
                 "labelOverlap": "greedy",
-                "labelSeparation": 8,
             },
         ),
         y=channel("energy:Q", f"Energy ({unit})", stack="zero"),

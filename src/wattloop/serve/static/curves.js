@@ -233,7 +233,7 @@ async function drawSignals(place) {
     kinds.set(kindOf(curve.name), [...(kinds.get(kindOf(curve.name)) ?? []), curve]);
   }
   if (!kinds.size) {
-    place.textContent = "No values of a signal were kept.";
+    place.textContent = "No signals were stored.";
     return;
   }
   for (const [kind, curves] of kinds) {
