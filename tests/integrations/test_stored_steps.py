@@ -5,13 +5,14 @@ import json
 import math
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wattloop.integrations import stored_steps
-from wattloop.integrations.run_phases import format_totals
+from wattloop.integrations.run_phases import Phase, StepTotals, format_totals
 from wattloop.integrations.stored_steps import read_step_points, read_step_totals
 from wattloop.store.database import Store, open_store
 from wattloop.store.journal_import import import_orphaned
@@ -75,6 +76,15 @@ def test_phases_and_costs_of_a_run(store: Store) -> None:
         "4 steps of 300 J and 1.00 s, 37.5 J per sample (0.0267 samples/s/W), "
         "1.00 J per token (1 tokens/s/W)"
     )
+
+
+def test_shares_of_phases_are_shares_of_the_energy() -> None:
+    """Promise: percent and joules of a phase agree; without joules the percent is said of time."""
+    totals = StepTotals.from_dict(PHASES)
+    assert format_totals(totals)[1] == "training 80% (1.20 kJ), start-up 20% (0.300 kJ)"
+    unread = [*totals.phases, Phase("tail", 10.0, None, 1)]
+    line = format_totals(replace(totals, phases=tuple(unread)))[1]
+    assert line == "of the time: tail 50%, start-up 30% (0.300 kJ), training 20% (1.20 kJ)"
 
 
 def test_steps_of_a_callback(store: Store) -> None:

@@ -111,7 +111,7 @@ def _ratio(one: float | None, other: float | None) -> float | None:
 
 
 def format_totals(totals: StepTotals) -> list[str]:
-    """Return the lines that a summary shows: a step's cost, and the share of each phase."""
+    """Return the lines that a summary shows: a step's cost, the phases' shares of the energy."""
     notes = [f"steps may be missing: {note}" for note in totals.notes]
     if not totals.steps:
         shares = _format_shares(totals)
@@ -130,14 +130,20 @@ def format_totals(totals: StepTotals) -> list[str]:
 
 
 def _format_shares(totals: StepTotals) -> str:
-    whole_s = sum(phase.time_s for phase in totals.phases)
-    whole_j = sum(phase.energy_j or 0.0 for phase in totals.phases)
-    return ", ".join(
-        f"{phase.name} {format_share(phase.time_s / whole_s, 0)}"
+    """Return shares of the energy, or of the time of a run whose energy is not known throughout."""
+    energies_j = [phase.energy_j for phase in totals.phases if phase.energy_j is not None]
+    whole_j, whole_s = sum(energies_j), sum(phase.time_s for phase in totals.phases)
+    if len(energies_j) == len(totals.phases) and whole_j > 0:
+        shares = [(phase, (phase.energy_j or 0.0) / whole_j) for phase in totals.phases]
+    else:
+        shares = [(phase, phase.time_s / whole_s) for phase in totals.phases if whole_s > 0]
+    shown = sorted((each for each in shares if each[1] >= 0.005), key=lambda each: -each[1])
+    line = ", ".join(
+        f"{phase.name} {format_share(share, 0)}"
         + ("" if phase.energy_j is None else f" ({short_energy(phase.energy_j, whole_j)})")
-        for phase in sorted(totals.phases, key=lambda phase: -phase.time_s)
-        if phase.time_s >= 0.005 * whole_s
+        for phase, share in shown
     )
+    return line if len(energies_j) == len(totals.phases) or not line else f"of the time: {line}"
 
 
 def split_run(

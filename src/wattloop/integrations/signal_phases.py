@@ -190,10 +190,9 @@ def split_by_signals(readings: Sequence[SignalReading]) -> dict[str, list[Span]]
         return {}
     pauses = find_pauses(readings)
     work = subtract([(readings[0].time_s, readings[-1].time_s)], pauses)
-    if not work:
+    sustained = [(a, b) for a, b in work if b - a >= SUSTAINED_S]
+    if not sustained:
         return {}
-    sustained_s = min(SUSTAINED_S, max(b - a for a, b in work) / 2)
-    sustained = [(a, b) for a, b in work if b - a >= sustained_s]
     whole = (sustained[0][0], sustained[-1][1])
     inside = [r for r in readings if whole[0] <= r.time_s <= whole[1]]
     pauses = [(a, b) for a, b in pauses if a >= whole[0] and b <= whole[1]]
