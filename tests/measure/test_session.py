@@ -151,6 +151,20 @@ def test_store_that_cannot_be_written_is_a_note_not_an_error(machine: Machine) -
     assert any("will not be kept" in w and "WATTLOOP_STORE" in w for w in run.result.warnings)
 
 
+@pytest.mark.parametrize("content", [b"loss,accuracy\n" * 9, None])
+def test_a_store_that_is_another_file_is_said_before_the_program_runs(
+    machine: Machine, content: bytes | None
+) -> None:
+    """Promise: hours of training do not end with the news that their store is a table."""
+    place = machine.root / "results"
+    place.mkdir() if content is None else place.write_bytes(content)
+    settings = Settings().overridden({"store": str(place), "meters": "rapl"}, "test")
+    with pytest.warns(RuntimeWarning, match="results is not a store; choose another place"):
+        session = Session.open(settings)
+    assert session.close().energy_j is not None
+    assert len(list(machine.root.glob("results.journals/*.journal"))) == 1
+
+
 def test_suspended_machine_is_noted_and_not_counted(machine: Machine) -> None:
     """Monotonic time stands still during suspend, so no energy is invented for it."""
     clock = VirtualClock(start_s=100.0, wall_start_s=1.7e9)

@@ -26,7 +26,7 @@ from wattloop.measure.window_energy import Window, window_energy
 from wattloop.meters.base import Context
 from wattloop.meters.registry import Inventory, detect
 from wattloop.meters.visible_gpus import HiddenGpus, gpus_left_out
-from wattloop.store.journal import journal_directory
+from wattloop.store.journal import is_other_file, journal_directory
 
 
 class RunResult(NamedTuple):
@@ -578,18 +578,23 @@ class Session:
 
     def _begin_journal(self, header: dict[str, Any]) -> None:
         """Create the journal; a run whose journal cannot be created is still measured."""
-        path = journal_directory(self.settings.store_location) / f"{self.run_id}.journal"
+        location = self.settings.store_location
+        path = journal_directory(location) / f"{self.run_id}.journal"
+        text = (
+            f"this run stays a journal: {location} is not a store"
+            if is_other_file(location)
+            else ""
+        )
         try:
             self._journal.begin(path, header, self.clock.now_s())
         except OSError as error:
             reason = error.strerror or str(error).removeprefix(f"{path}: ")
-            text = (
-                f"this run will not be kept: cannot write {path} ({reason}); "
-                "choose another place with --store or WATTLOOP_STORE"
-            )
+            text = f"this run will not be kept: cannot write {path} ({reason})"
+        if text:
+            text += "; choose another place with --store or WATTLOOP_STORE"
             self.note(text)
             if self._in_process:  # `wattloop run` prints notes
-                warnings.warn(text, RuntimeWarning, stacklevel=2)
+                warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def _end_journal(self, run: RunResult) -> RunResult:
         """Write the end of the journal; return the result, with a warning where that failed."""

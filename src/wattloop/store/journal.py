@@ -111,6 +111,7 @@ def pack_frame(kind: bytes, payload: bytes) -> bytes:
 
 FORMAT = 1
 """Version of the frames' content. A reader refuses journals with a higher one."""
+_SQLITE = b"SQLite format 3\0"
 HEADER_LIMIT_B = 16 * 1024 * 1024
 """Upper limit of a header's length; a damaged one may state more."""
 
@@ -123,6 +124,20 @@ def journal_directory(store_location: str) -> Path:
         return data_folder() / "journals"
     path = Path(store_location.removeprefix("sqlite:///")).expanduser()
     return path.parent / f"{path.name}.journals"
+
+
+def is_other_file(store_location: str) -> bool:
+    """Return whether a folder, or a file that is not SQLite's, is where the store would be."""
+    if "://" in store_location and not store_location.startswith("sqlite"):
+        return False
+    try:
+        with Path(store_location.removeprefix("sqlite:///")).expanduser().open("rb") as file:
+            begin = file.read(len(_SQLITE))
+    except IsADirectoryError:
+        return True
+    except OSError:
+        return False
+    return begin not in (b"", _SQLITE)
 
 
 class Journal:
