@@ -91,6 +91,38 @@ def test_a_program_for_torchrun_and_one_without_an_optimizer(program):
     assert any("expects torchrun" in note for note in workload.notes)
 
 
+def test_an_optimizer_may_ask_its_groups_before_it_steps(program):
+    """Schedule-free optimizers keep their mode in the first group."""
+    workload = script_workload(
+        program(
+            """
+            import torch
+
+            class Moded(torch.optim.Optimizer):
+                def __init__(self, params):
+                    super().__init__(params, {"lr": 0.1, "train_mode": True})
+
+                @torch.no_grad()
+                def step(self, closure=None):
+                    assert self.param_groups[0]["train_mode"]
+                    for group in self.param_groups:
+                        for each in group["params"]:
+                            each.sub_(each.grad, alpha=group["lr"])
+
+            model = torch.nn.Linear(32, 10)
+            optimizer = Moded(model.parameters())
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.randn(8, 32)).sum().backward()
+                optimizer.step()
+            """
+        )
+    )
+    assert (workload.batch, workload.optimizer) == (8, "moded")
+    updates = [each.op for each in workload.operations if each.phase.value == "optimizer"]
+    assert updates.count("aten.sub_") == 2
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "said"),
     [

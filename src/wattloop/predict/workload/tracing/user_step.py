@@ -407,7 +407,8 @@ class StepCapture:
                 "optimizer LBFGS: calls the model as often as its line search needs, which is not "
                 "known before; predict a pass with another optimizer"
             )
-        return (self._clone(optimizer, []), *args[1:]), kwargs
+        empty = [{**group, "params": []} for group in optimizer.param_groups]
+        return (self._clone(optimizer, empty), *args[1:]), kwargs
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if id(optimizer) in self._clones or not self._active:
