@@ -165,6 +165,12 @@ def test_letters_that_the_terminal_does_not_have_are_spelt(bare: Machine) -> Non
     done = bare.wattloop("runs", "list", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     assert rb"gr\xf6\xdfe \xb1" in done.stdout
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = {**bare.environment, **ascii_only}
+    command = bare.command("runs", "show")
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"gr\xf6\xdfe \xb1" in done.stdout
 
 
 def test_quick_parser_knows_exactly_the_documented_options() -> None:

@@ -68,6 +68,16 @@ def test_runs_are_listed_whole_on_80_columns(bare: Machine) -> None:
     assert all("measured" in line for line in lines[1:])
 
 
+def test_a_status_that_all_runs_have_leaves_before_their_duration(bare: Machine) -> None:
+    folder = bare.store.with_name(f"{bare.store.name}.journals")
+    for number in range(2):
+        head = header(f"2027011{number}-080000-aaaaaa", name="finetune-bert-large")
+        write_journal(folder, head["run_id"], head=head, end=ended(), seconds=1)
+    *lines, below = bare.on_terminal("runs", "list").splitlines()
+    assert below == "Left out for want of width: started, power, status."
+    assert "duration" in lines[0].split()
+
+
 def test_words_and_quantities_are_cut_last() -> None:
     """A narrow terminal folds long texts between words, and no number from its unit."""
     headers = ("run", "name", "energy", "how")

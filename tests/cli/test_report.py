@@ -79,6 +79,7 @@ def test_a_name_without_an_ending_gets_one(
         (["nobody"], "nobody"),
         (["last", "-o", "none/x.html"], "none"),
         (["last", "-o", "x.docx"], "x.docx"),
+        (["last", "-o", "-"], "a report is a file"),
         (["last", "-o", "/proc/x.html"], "choose another"),
         (["last", "--pdf", "-o", "x.html"], "the name says something else"),
         (["last", "-o", "x.html", "--json", "none/x.json"], "no folder"),

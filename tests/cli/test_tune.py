@@ -15,11 +15,14 @@ import time
 import pytest
 
 from tests.cli.conftest import Machine
+from tests.cli.test_output import shown
 from tests.support.environment import without
 from tests.support.power_curves import Constant
 from tests.support.powercap_driver import Driver
 from tests.support.powercap_tree import PowercapTree
+from wattloop.cli.commands.tune.view import list_table
 from wattloop.cli.main import main
+from wattloop.report.stored_results import read_search
 from wattloop.store.database import open_store
 from wattloop.store.experiments import find_experiment, set_experiment_status
 
@@ -128,6 +131,10 @@ def test_a_search_is_run_listed_shown_exported_and_proven(counting, capsys):
 
     assert main(["tune", "list"]) == 0
     assert result["search_id"] in capsys.readouterr().out
+    with open_store(counting / "runs.db") as store:
+        experiment = find_experiment(store, "last")
+        table = list_table([(experiment, read_search(store, experiment)[1])])
+    assert " small " in shown(80, table.headers, table.texts(), spare=table.spare)
     assert main(["tune", "show", "small", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["trials"] == result["trials"]
     assert main(["tune", "best", "--json", "-"]) == 0

@@ -94,10 +94,16 @@ def _run_verb(words: list[str]) -> int:
 
 
 def _prepare_output() -> None:
-    """Replace a closed standard output, and escape characters it cannot encode."""
+    """Replace a closed standard output, and escape characters that it cannot encode.
+
+    Python sets `surrogateescape` in the C locale, which does not help with them.
+    """
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    elif isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    elif isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in (
+        "strict",
+        "surrogateescape",
+    ):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

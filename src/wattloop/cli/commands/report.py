@@ -57,6 +57,8 @@ def report(
 def _kinds(output: str | None, *, html: bool, pdf: bool) -> list[str]:
     """Return the file types to write; the ending of the file's name may decide."""
     ending = _ending(output)
+    if output == "-":
+        raise ConfigError("--output -: a report is a file; name it, such as report.html")
     asked = [kind for kind, wanted in (("html", html), ("pdf", pdf)) if wanted]
     if ending not in ("", "html", "pdf"):
         raise ConfigError(f"--output {output}: a report is .html or .pdf")

@@ -207,8 +207,10 @@ def list_rows(
 def print_list(listed: RunList) -> None:
     headers = ["run", "name", "status", "started", "duration", "energy", "±", "power", "how", ""]
     # the identifier tells the start, and energy over duration the power
-    spare = ("started", "power", "±", "duration", "status", "")
+    spare = ["started", "power", "±", "duration", "status", ""]
     rows = [_list_row(r) if isinstance(r, RunRecord) else _group_row(r) for r in listed.rows]
+    if len({row[2] for row in rows}) == 1:  # a status that all have tells least
+        spare = ["started", "power", "status", "±", "duration", ""]
     if listed.order.by == "cost":
         costs = [listed.order.cost(row) for row in listed.rows]
         if not any(costs):

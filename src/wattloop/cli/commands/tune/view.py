@@ -94,6 +94,7 @@ def result_of(
 
 
 def list_table(rows: Sequence[tuple[Experiment, SearchSummary]]) -> Table:
+    is_named = any(experiment.name for experiment, _ in rows)
     return Table.from_records(
         rows,
         {
@@ -105,7 +106,7 @@ def list_table(rows: Sequence[tuple[Experiment, SearchSummary]]) -> Table:
             "time": lambda row: format_duration(row[1].elapsed_s),
             "best": lambda row: None if row[1].best is None else setting_text(row[1].best),
         },
-        spare=("time", "name"),
+        spare=("time", "configurations") if is_named else ("name", "time", "configurations"),
     )
 
 
