@@ -30,8 +30,10 @@ class Slow(Fifo):
         return super().decide(view) if view.now_s >= 300 else ()
 
 
-def _seen(budget_w: float = math.inf) -> dict[float, RealisedDelay | None]:
-    cluster, policy = small_cluster(gpus_per_node=1), Slow()
+def _seen(
+    budget_w: float = math.inf, policy: Slow | None = None
+) -> dict[float, RealisedDelay | None]:
+    cluster, policy = small_cluster(gpus_per_node=1), policy or Slow()
     jobs = jobs_of([(0, 100), (50, 100), (300, 10), (1000, 10)])
     settings = EngineSettings(budget_w=StepFunction.constant(budget_w))
     Simulation(cluster, jobs, policy, truth=PlainOracle(cluster), settings=settings).run()
@@ -49,6 +51,16 @@ def test_ages_are_those_of_both_schedules_up_to_now() -> None:
     assert found.references[0].age_s == pytest.approx(100 + 150 + 10)
 
 
-def test_a_budget_leaves_the_delay_unknown() -> None:
-    """Jobs that wait for power cannot be held to a schedule without a budget."""
-    assert set(_seen(10_000.0).values()) == {None}
+def test_the_references_are_under_the_same_budget() -> None:
+    """A policy is compared with what another one makes of the same power: Fifo overlooks it."""
+
+    class Watchful(Fifo):
+        def decide(self, view: ClusterView) -> Sequence[Action]:
+            assert view.budget_w.at(view.now_s) == 10_000.0
+            return super().decide(view)
+
+    class SlowUnderABudget(Slow):
+        def references(self) -> Sequence[Policy]:
+            return (Watchful(),)
+
+    assert _seen(10_000.0, SlowUnderABudget())[300] == _seen()[300]

@@ -28,6 +28,7 @@ from wattloop.schedule.kubernetes.driver import (
     is_expired,
 )
 from wattloop.schedule.kubernetes.queue import KubernetesQueue, release_all
+from wattloop.schedule.policies.helios import Helios
 from wattloop.schedule.policies.registry import policy_from
 
 KUEUE = "kueue.x-k8s.io"
@@ -171,6 +172,20 @@ def test_a_policy_that_sets_caps_writes_them_for_the_nodes_agent(world: World) -
 
 
 # -- a driver that dies --------------------------------------------------------------------
+
+
+def test_a_driver_shows_its_policy_the_delay_and_an_observer_does_not(world: World) -> None:
+    """Helios keeps its promise by it; what it only observes is late by other decisions."""
+    world.api.add(job("one", gpus=4))
+    driver = world.driver("helios")
+    driver.begin()
+    driver.round()
+    assert isinstance(driver.policy, Helios)
+    assert driver.policy._late == pytest.approx(0.0, abs=1e-9)
+    queue, site, policy, log = world.parts("helios", None, kueue=False)
+    KubernetesObserver(queue, site, policy, log=log, settings=DriverSettings()).round()
+    assert policy._late is None
+    assert not [text for text in world.said if "delay" in text]
 
 
 def test_a_driver_that_stops_releases_everything(world: World) -> None:

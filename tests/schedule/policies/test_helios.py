@@ -18,6 +18,7 @@ from wattloop.schedule.engine.result import SimulationResult
 from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.jobs import JobKind, JobTable
 from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.policies.charon import BudgetedPollux
 from wattloop.schedule.policies.helios import Helios
 from wattloop.schedule.policies.pollux import Pollux
 from wattloop.schedule.step_function import StepFunction
@@ -377,15 +378,35 @@ def test_without_a_promise_jobs_on_a_busy_cluster_are_later() -> None:
     assert _mean_s(jobs, Helios(mean_delay=None), 5) > 1.2 * least_s
 
 
-def test_a_budget_and_green_hours_are_stronger_than_the_promise() -> None:
-    """Jobs that wait for power or for green hours are late on purpose."""
+@pytest.mark.parametrize("what", ["idle", "busy", "bursts"])
+def test_under_a_budget_jobs_are_no_later_than_pollux_makes_them_within_it(what: str) -> None:
+    """The promise, of a reference that has the same power."""
+    jobs, rules = _trace(what, 5), EngineSettings(budget_w=StepFunction.constant(3300.0))
+    found = []
+    for policy in (Helios(), BudgetedPollux()):
+        oracle = WrongOracle(0.1, 5)
+        simulation = Simulation(
+            two_types(), jobs, policy, truth=WrongOracle(), oracle=oracle, settings=rules
+        )
+        done = simulation.run()
+        assert done.over_budget_s == 0
+        found.append(float((done.finished_s - jobs.arrival_s).mean()))
+    assert found[0] <= (1 + 1.1 * 0.15) * found[1]
+
+
+def test_the_reference_is_pollux_where_there_is_no_budget() -> None:
+    """Start by start."""
+    jobs = random_jobs(3, 60, 0.02)
+    starts = [
+        Simulation(two_types(), jobs, policy, truth=WrongOracle()).run().started_s
+        for policy in (Pollux(), BudgetedPollux())
+    ]
+    assert np.array_equal(*starts)
+
+
+def test_green_hours_are_stronger_than_the_promise() -> None:
+    """Jobs that wait for green hours are late on purpose."""
     assert Helios(delay="6 h").references() == ()
-    budget = StepFunction.constant(3000.0)
-    rules = EngineSettings(budget_w=budget)
-    jobs = random_jobs(0, 5)
-    simulation = Simulation(two_types(), jobs, Helios(), truth=WrongOracle(), settings=rules)
-    simulation.run()
-    assert simulation.view.delay is None
 
 
 def test_a_deadline_counts_the_time_in_which_gpus_wake_up() -> None:

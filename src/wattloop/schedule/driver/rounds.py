@@ -16,8 +16,9 @@ from wattloop.schedule.driver.managed_cluster import DriverSettings, ManagedClus
 from wattloop.schedule.driver.planner import PlannedStart, RoundPlan, plan_round
 from wattloop.schedule.driver.poller import QueueClient, QueuePoller, Rebuild, Snapshot
 from wattloop.schedule.driver.power import Readings, no_readings, power_now
-from wattloop.schedule.driver.view import LiveView, build_view
+from wattloop.schedule.driver.view import DelayRecord, LiveView, build_view
 from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.view import RealisedDelay
 
 T = TypeVar("T")
 HASTE = 5.0
@@ -63,6 +64,7 @@ class RoundRunner(ABC):
         self._released: Mapping[str, ReleasedJob] = {}
         self._use_gpu_s: Mapping[str, float] = {}
         self._standby_s: float | None = None
+        self._delays = DelayRecord(policy.references())
 
     @property
     def site(self) -> ManagedCluster:
@@ -128,10 +130,19 @@ class RoundRunner(ABC):
         report.power_w, report.measured_nodes = power.watts, power.measured_nodes
         report.budget_w = self.site.budget_w.at(report.at_s)
         live.view.power_w = power.under(report.budget_w)
+        live.view.delay = self._delay(live)
         report.waiting, report.running = len(live.view.queue), len(self.snapshot.running)
         report.coming, report.free_gpus = len(self.snapshot.coming), live.view.free.total
         report.view_s = time.perf_counter() - begun_s
         return live
+
+    def _delay(self, live: LiveView) -> RealisedDelay | None:
+        """Return the ages of the jobs, here and in the schedules of the policy's references."""
+        try:
+            return self._delays.update(live, self.snapshot, self.site)
+        except Exception as error:  # noqa: BLE001 - an error of a reference must not stop the driver
+            self.log.add("warning", f"the delay of jobs is unknown in this round: {error}")
+            return None
 
     def _plan(self, live: LiveView, report: RoundReport) -> RoundPlan | None:
         """Ask the policy; None when it fails."""
@@ -238,6 +249,11 @@ class RoundObserver(RoundRunner):
     """
 
     commands: Sequence[tuple[str, ...]] = ()
+
+    def _delay(self, live: LiveView) -> RealisedDelay | None:
+        """Return None: these jobs are late or early by another scheduler's decisions."""
+        del live
+        return None
 
     @cached_property
     def table(self) -> DecisionTable:

@@ -1,6 +1,7 @@
 """Slurm's cluster as a view, the same interface that policies use in the simulator."""
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -9,18 +10,28 @@ import numpy as np
 
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.slurm_text import parse_notes
-from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.cluster.cluster import Cluster, NodeEvent
 from wattloop.schedule.driver.inventory import KnownNodes, ReleasedJob, SchedulerJob
 from wattloop.schedule.driver.managed_cluster import ManagedCluster
 from wattloop.schedule.driver.poller import Snapshot
-from wattloop.schedule.engine.machines import Machines, Nodes
+from wattloop.schedule.engine.machines import Machines, Nodes, why_never
+from wattloop.schedule.engine.settings import EngineSettings
+from wattloop.schedule.engine.simulation import Simulation
 from wattloop.schedule.estimates.fleet_file import FleetOracle, is_timed, timed_model
 from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.jobs.table import JobTable
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.queue import JobQueue
-from wattloop.schedule.view import ClusterView, PreemptionLoss, RunningJob, UserUsage
+from wattloop.schedule.view import (
+    ClusterView,
+    JobAges,
+    PreemptionLoss,
+    RealisedDelay,
+    RunningJob,
+    UserUsage,
+)
 
 ROUND_S = 2.0
 """Time before a decrease of the budget at which the driver acts, because rounds take time."""
@@ -142,6 +153,141 @@ def build_view(
         now_s=now_s,
     )
     return LiveView(view, jobs, machines, coming, untouchable)
+
+
+MOST_RECORDED = 1_000
+"""Jobs by which a driver judges the delay: the references are simulated again with each of them."""
+DELAY_PERIOD_S = 60.0
+REFERENCE_SHARE = 1 / 30
+"""Most of a driver's time that the simulations of the references may take."""
+
+
+@dataclass(slots=True)
+class _RecordedJob:
+    """Job since its arrival, or since the driver began.
+
+    Attributes:
+        arrival_s, ended_s: seconds since 1970; it ended when the queue did not list it any more.
+        work: estimated work.
+        done: share of that work that its run so far amounts to, by estimates; the true work of a
+            job that has ended.
+    """
+
+    kind: JobKind
+    user: str
+    arrival_s: float
+    work: float
+    done: float = 0.0
+    ended_s: float = math.inf
+
+
+class DelayRecord:
+    """Ages of a driver's jobs, and of the same jobs in schedules of the policy's references.
+
+    This is the driver's counterpart of the schedules that a simulation keeps for
+    `ClusterView.delay`. How long a job takes is known when it ends: then its work is corrected, and
+    the references are simulated again. The last `MOST_RECORDED` jobs count, since the driver began.
+    """
+
+    def __init__(self, references: Sequence[Policy]) -> None:
+        self._references = references
+        self._jobs: dict[str, _RecordedJob] = {}
+        self._site: ManagedCluster | None = None
+        self._is_up: list[bool] = []
+        self._node_events: list[NodeEvent] = []
+        self._since_s = self._last_s = self._next_s = 0.0
+        self._delay: RealisedDelay | None = None
+
+    def update(
+        self, live: LiveView, snapshot: Snapshot, site: ManagedCluster
+    ) -> RealisedDelay | None:
+        """Record the jobs of a round; return the delay, computed once a minute."""
+        if not self._references:
+            return None
+        now_s = live.view.now_s
+        if site is not self._site:  # other nodes: what was before says little about them
+            self._site, self._is_up = site, [True] * len(live.view.is_up)
+            self._jobs, self._node_events = {}, []
+            self._since_s = self._last_s = self._next_s = now_s
+        self._record(live, snapshot, now_s)
+        self._forget(now_s)
+        if now_s >= self._next_s:
+            begun_s = time.perf_counter()
+            ages = tuple(self._ages(each, site, now_s) for each in self._references)
+            took_s = time.perf_counter() - begun_s
+            self._next_s = now_s + max(DELAY_PERIOD_S, took_s / REFERENCE_SHARE)
+            own_s = [min(job.ended_s, now_s) - job.arrival_s for job in self._jobs.values()]
+            present = sum(job.ended_s > now_s for job in self._jobs.values())
+            self._delay = RealisedDelay(len(own_s), JobAges(present, sum(own_s)), ages)
+        return self._delay
+
+    def _record(self, live: LiveView, snapshot: Snapshot, now_s: float) -> None:
+        view, jobs = live.view, self._jobs
+        for number, job in enumerate(live.jobs):
+            work, running = float(view.jobs.work[number]), view.running.get(number)
+            is_new, ran_share = job.key not in jobs, 0.0
+            if running is not None and number not in live.coming:
+                time_s = float(view.queue.estimates_for(number, work).time_s[running.option])
+                ran_s = now_s - max(running.started_s, self._last_s)
+                ran_share = max(ran_s, 0.0) / max(time_s, 1e-9)
+                if is_new:  # the reference begins where the job was when the driver began
+                    had_s = max(self._since_s - running.started_s, 0.0)
+                    work *= max(1 - had_s / max(time_s, 1e-9), 0.01)
+            if is_new:
+                kind = view.jobs.kinds[view.jobs.kind[number]]
+                if why_never(kind, view.queue.options(number), view.cluster):
+                    continue
+                arrival_s = min(max(job.submit_s, self._since_s), now_s)
+                jobs[job.key] = _RecordedJob(kind, job.user, arrival_s, work)
+            each = jobs[job.key]
+            each.done = each.done + ran_share if running is not None else 0.0
+        for key, each in list(jobs.items()):
+            listed = snapshot.by_key.get(key)
+            if each.ended_s <= now_s or (listed is not None and listed.state != "COMPLETING"):
+                continue
+            each.ended_s = now_s
+            if not each.done:  # cancelled while it waited
+                del jobs[key]
+        for node, is_up in enumerate(view.is_up):
+            if is_up != self._is_up[node]:
+                self._is_up[node] = is_up
+                self._node_events.append(NodeEvent(now_s, node, is_up))
+        self._last_s = now_s
+
+    def _forget(self, now_s: float) -> None:
+        """Leave out the oldest jobs that have ended, once there are twice as many as count."""
+        if len(self._jobs) <= 2 * MOST_RECORDED:
+            return
+        ended = [(job.arrival_s, key) for key, job in self._jobs.items() if job.ended_s <= now_s]
+        for _, key in sorted(ended)[: len(self._jobs) - MOST_RECORDED]:
+            del self._jobs[key]
+        self._since_s = min(job.arrival_s for job in self._jobs.values())
+
+    def _ages(self, policy: Policy, site: ManagedCluster, now_s: float) -> JobAges:
+        """Return the ages of the recorded jobs under another policy, up to now."""
+        jobs = sorted(self._jobs.values(), key=lambda job: job.arrival_s)
+        kinds = {kind: number for number, kind in enumerate({job.kind: None for job in jobs})}
+        users = {name: number for number, name in enumerate({job.user: None for job in jobs})}
+        shares = [job.done if job.ended_s <= now_s else max(job.done, 1.0) for job in jobs]
+        table = JobTable(
+            kinds=tuple(kinds),
+            users=tuple(users),
+            arrival_s=np.array([job.arrival_s - self._since_s for job in jobs], dtype=np.float64),
+            kind=np.array([kinds[job.kind] for job in jobs], dtype=np.int64),
+            user=np.array([users[job.user] for job in jobs], dtype=np.int64),
+            work=np.array([job.work for job in jobs], dtype=np.float64) * shares,
+            deadline_s=np.full(len(jobs), np.inf),
+            priority=np.zeros(len(jobs), dtype=np.int64),
+        )
+        events = (each._replace(time_s=each.time_s - self._since_s) for each in self._node_events)
+        settings = EngineSettings(
+            budget_w=site.budget_w.shifted(self._since_s),
+            node_events=tuple(each for each in events if each.time_s >= 0),
+        )
+        cluster = site.known.cluster
+        simulation = Simulation(cluster, table, policy, truth=site.oracle, settings=settings)
+        simulation.run(now_s - self._since_s)
+        return simulation.world.ages(now_s - self._since_s)
 
 
 class GpuSlots:

@@ -81,10 +81,9 @@ class Simulation:
         )
         self.world = world
         rules, estimates = replace(self.settings, checks=False, strict=False), oracle or truth
-        has_budget = not math.isinf(rules.budget_w.least(0.0, math.inf))
         self._references = [
             Simulation(cluster, jobs, each, truth=estimates, settings=rules)
-            for each in (() if has_budget else policy.references())
+            for each in policy.references()
         ]
         self._delay: RealisedDelay | None = None
         self._delay_s = -math.inf

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 
 from wattloop.schedule.actions import Action, Preempt, Wake
+from wattloop.schedule.policies.packing import PackingPolicy
+from wattloop.schedule.policies.pollux import Pollux
 from wattloop.schedule.policies.power_budget import Headroom, pack
 from wattloop.schedule.policies.zeus import Zeus
 from wattloop.schedule.view import ClusterView, RunningJob
@@ -28,15 +30,35 @@ class Charon(Zeus):
     needs_free_gpus = False
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
-        # The budgets until the next round: nothing can be stopped before that.
-        over_w = view.power_w - view.budget_w.least(view.now_s, view.now_s + look_s(view))
-        if over_w > 0:
-            return preempt_for_budget(view, over_w)
-        starts = pack(view, self.objective, self.rank, Headroom(view))[0]
-        wake_s = view.budget_w.next_change_s(view.now_s) - look_s(view)
-        if view.round_s and view.now_s < wake_s < math.inf and (starts or view.running):
-            return [*starts, Wake(wake_s)]
-        return starts
+        return _within_budget(self, view)
+
+
+class BudgetedPollux(Pollux):
+    """Pollux that keeps a power budget as Charon does; without a budget it is Pollux.
+
+    It is the schedule with which Helios compares its own, so that what the budget costs in time is
+    in both.
+    """
+
+    needs_free_gpus = False
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        if math.isinf(min(view.budget_w.values)):
+            return super().decide(view)
+        return _within_budget(self, view)
+
+
+def _within_budget(policy: PackingPolicy, view: ClusterView) -> Sequence[Action]:
+    """Start jobs in the policy's order on placements that keep the budget."""
+    # The budgets until the next round: nothing can be stopped before that.
+    over_w = view.power_w - view.budget_w.least(view.now_s, view.now_s + look_s(view))
+    if over_w > 0:
+        return preempt_for_budget(view, over_w)
+    starts = pack(view, policy.objective, policy.rank, Headroom(view))[0]
+    wake_s = view.budget_w.next_change_s(view.now_s) - look_s(view)
+    if view.round_s and view.now_s < wake_s < math.inf and (starts or view.running):
+        return [*starts, Wake(wake_s)]
+    return starts
 
 
 def preempt_for_budget(view: ClusterView, over_w: float) -> list[Action]:

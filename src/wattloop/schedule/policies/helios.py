@@ -12,10 +12,9 @@ from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.objectives import TIME, Estimates, PlacementObjective
 from wattloop.schedule.policies.aurachronos import ExpectedPlacement, options_in_time
 from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.policies.charon import look_s, preempt_for_budget
+from wattloop.schedule.policies.charon import BudgetedPollux, look_s, preempt_for_budget
 from wattloop.schedule.policies.node_plan import NodePlan
 from wattloop.schedule.policies.packing import share, weight
-from wattloop.schedule.policies.pollux import Pollux
 from wattloop.schedule.policies.power_budget import ABOVE_IDLE, Headroom, pack
 from wattloop.schedule.policies.running_job_changes import (
     Urgent,
@@ -148,12 +147,13 @@ They free their GPUs soon for the next deadline, and have time to restart if tha
 """
 ROOMY = 0.4
 """Share of `max_delay` up to which jobs may be slow while others wait: it delays those as well."""
-CALM, LATE, HURRY_LEVELS, LEAST_VALUE = 0.75, 0.95, 4, 0.1
+CALM, LATE, HURRY_LEVELS, LEAST_VALUE = 0.75, 0.9, 4, 0.1
 """Shares of the promised mean delay from which jobs are hurried, and run at full power; number of
 steps between them; and the least value of time of hurried jobs."""
-FEW_JOBS, LOOKAHEAD = 30, 2.0
-"""Jobs whose delay is taken for chance without `max_delay`, which limits that of each job; and time
-to foresee a delay, in mean ages of jobs."""
+FEW_JOBS, LOOKAHEAD = 80, 2.0
+"""Jobs whose delay is taken for chance without `max_delay`, which limits that of each job: ages
+differ by about their mean, so that of 80 jobs the mean is known to a ninth. And time to foresee a
+delay, in mean ages of jobs."""
 FIT_WEIGHT, LEAST_FIT = 4, 0.5
 """Exponent of the ratio of a job's cost here to that elsewhere, and the least ratio."""
 
@@ -180,7 +180,8 @@ class Helios(DelayedJobs):
             Helios at full power.
         mean_delay: most by which the mean completion time may exceed Pollux's, as a share or `15%`;
             None for no limit. Near it time counts more, and from it on jobs run at full power.
-            Without effect under a power budget, with `delay`, and where the delay is unknown.
+            Pollux keeps the power budget as well. Without effect with `delay`, and where the
+            delay is unknown.
         age_weight_per_s: W_age.
         fairness: exponent of a user's share of GPU seconds over the mean share; 0 for none.
         most_preemptions, patience: as in AuraChronos.
@@ -194,7 +195,7 @@ class Helios(DelayedJobs):
 
     def __init__(
         self,
-        time_value: float = 0.37,
+        time_value: float = 0.36,
         age_weight_per_s: float = 1 / 1000,
         fairness: float = 0.25,
         most_preemptions: int = 2,
@@ -294,8 +295,8 @@ class Helios(DelayedJobs):
         if self.mean_delay is None or self.delay_s:  # jobs that wait for them are late on purpose
             return ()
         if self.max_delay is None:
-            return (Pollux(),)
-        return Pollux(), Helios(max_delay=0.0, mean_delay=None, fairness=self.fairness)
+            return (BudgetedPollux(),)
+        return BudgetedPollux(), Helios(max_delay=0.0, mean_delay=None, fairness=self.fairness)
 
     def _expected_delay(self, view: ClusterView) -> float | None:
         """Return by how much jobs are late on average, as a share, if as many stay as do now."""
