@@ -176,6 +176,20 @@ def test_a_job_is_shown_for_two_minutes_after_its_end(node):
     assert values(metrics.render(False), "wattloop_job_energy_joules_total", job_id="7") == []
 
 
+def test_the_number_of_ended_jobs_is_bounded(node, monkeypatch):
+    """Promise: of jobs that end faster than they are forgotten, the latest are shown."""
+    monkeypatch.setattr("wattloop.fleet.agent.live_metrics.MOST_JOBS", 3)
+    metrics = followed(node)
+    for job in range(8):
+        node.event("start", str(job), cpus="1")
+        node.pass_time(3)
+        node.event("end", str(job))
+        node.pass_time(5)
+    name = "wattloop_job_energy_joules_total"
+    shown = [job for job in range(8) if values(metrics.render(False), name, job_id=str(job))]
+    assert shown == [5, 6, 7]
+
+
 def test_users_beyond_the_limit_are_added_up(node, monkeypatch):
     """Promise: names that users choose do not make series without end, and no joule is lost."""
     monkeypatch.setattr("wattloop.fleet.agent.live_metrics.MOST_USERS", 4)

@@ -293,10 +293,13 @@ class AgentMetrics:
         if progress is None:
             begin_s = max(run.plan.started_s, self._began_s)
             progress = self._progress[run.plan.run_id] = _JobProgress(begin_s)
-        progress.add(told, run, layout.counted)
-        counted = [d.provenance for d in run.feed.domains if d.name in layout.counted]
-        provenance = Provenance.weakest((Provenance.MODELLED, *counted)).value
-        return _ProgressRow(run.plan.run_id, _job_labels(agent, run), provenance, progress.total)
+        if progress.told is not told or progress.row is None:
+            progress.add(told, run, layout.counted)
+            counted = [d.provenance for d in run.feed.domains if d.name in layout.counted]
+            provenance = Provenance.weakest((Provenance.MODELLED, *counted)).value
+            labels = _job_labels(agent, run)
+            progress.row = _ProgressRow(run.plan.run_id, labels, provenance, progress.total)
+        return progress.row
 
     def _place(self, runs: list[OpenRun]) -> dict[str, bool]:
         """Decide which jobs have series of their own: once, so that joules never change series."""
@@ -552,12 +555,16 @@ class _JobProgress:
 
     Attributes:
         until_s: up to when joules are divided.
-        programs: folder -> what was told last.
+        told: folder -> what was told last, as it was told.
+        programs: folder -> the same, without numbers that fell.
+        row: what is shown until more is told.
     """
 
     until_s: float
+    told: Mapping[str, RunProgress] = field(default_factory=dict)
     programs: dict[str, RunProgress] = field(default_factory=dict)
     energy_j: dict[str, float] = field(default_factory=dict)
+    row: _ProgressRow | None = None
 
     @property
     def total(self) -> RunProgress:
@@ -580,6 +587,7 @@ class _JobProgress:
 
     def add(self, told: Mapping[str, RunProgress], run: OpenRun, counted: frozenset[str]) -> None:
         """Add what the programs of the job have told since the last call."""
+        self.told = told
         new_s: dict[str, float] = {}
         new_j: dict[str, float | None] = {}
         until_s = self.until_s

@@ -6,6 +6,7 @@ https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ def _labels(labels: Mapping[str, str]) -> str:
     return f"{{{pairs}}}" if pairs else ""
 
 
+@lru_cache(maxsize=4_096)  # the same few names are in thousands of lines
 def _escaped(text: str) -> str:
     if len(text) > LABEL_CHARACTERS:
         text = text[: LABEL_CHARACTERS - 1] + "…"
