@@ -4,11 +4,16 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.fleet.agent.test_live_metrics import values
+from tests.integrations.step_hook.test_hard_processes import FRAMEWORK
+from tests.support.free_ports import PortBlock
 from tests.support.slurm_lab import SlurmLab, why_no_slurm
 from tests.sweep.conftest import ENTRY_POINTS
 from wattloop.core.clock import RealClock
@@ -187,6 +192,66 @@ def test_a_job_on_two_nodes_is_one_job_with_a_run_on_each(fleet: Fleet) -> None:
             stated_j = [r.result.uncertainty_j for r in members.records if r.result is not None]
             assert energy.uncertainty_j == pytest.approx(stated_j[0])
     assert total == pytest.approx(sum(map(gpu_j, records)), rel=0.01)
+
+
+TRAINING = """
+import os, time
+from keras.src.callbacks.callback_list import CallbackList
+from wattloop.virtual.node import shared_gpus
+from wattloop.virtual.timeline import this_process
+number = int(os.environ["SLURM_JOB_GPUS"])
+shared_gpus(number + 1)[number].load(0.9, owner=this_process())
+calls = CallbackList()
+for i in range(100_000):
+    time.sleep(0.02)
+    calls.on_train_batch_end(i)
+    if i % 100 == 50:
+        calls.on_test_begin(); time.sleep(0.5); calls.on_test_end()
+"""
+
+
+def test_metrics_have_the_steps_and_phases_of_a_job(fleet: Fleet, tmp_path: Path) -> None:
+    """Promise: `sbatch` of `wattloop run -- python train.py` is enough for the agent to show steps,
+    and phases whose joules are the job's.
+    """
+    folder = tmp_path / "keras/src/callbacks"
+    folder.mkdir(parents=True)
+    for each in (folder, *folder.parents[:2]):
+        (each / "__init__.py").touch()
+    (folder / "callback_list.py").write_text(FRAMEWORK)
+    (tmp_path / "train.py").write_text(TRAINING)
+    port, plain = PortBlock().take(), fleet.config
+    fleet.kill_agent("n2", signal.SIGTERM)
+    fleet.config = tmp_path / "agent.yaml"
+    fleet.config.write_text(plain.read_text() + f"metrics: 127.0.0.1:{port}\n")
+    fleet.start_agent("n2")
+    store = f"WATTLOOP_STORE={tmp_path}/runs.db PYTHONPATH={SRC}"
+    program = f"{sys.executable} -m wattloop run -- {sys.executable} {tmp_path}/train.py"
+    number = fleet.lab.submit(f"srun sh -c '{store} {program}'", "--gres=gpu:1", "-c2", "-w", "n2")
+    text = ""
+
+    def shown(name: str, **labels: str) -> float:
+        return sum(values(text, f"wattloop_job_{name}_total", job_id=str(number), **labels))
+
+    def evaluated() -> bool:
+        nonlocal text
+        url = f"http://127.0.0.1:{port}/metrics"
+        with suppress(OSError), urllib.request.urlopen(url, timeout=600) as answer:
+            text = answer.read().decode()
+        return shown("phase_seconds", phase="evaluation") > 0.9
+
+    try:
+        fleet.lab.wait(evaluated, "no steps of the job")
+    finally:
+        fleet.lab.run("scancel", str(number))
+        fleet.kill_agent("n2", signal.SIGTERM)
+        fleet.config = plain
+        fleet.start_agent("n2")
+    assert shown("steps") >= 100
+    job_j, phases_j = shown("energy_joules", in_total="true"), shown("phase_energy_joules")
+    assert 0 < phases_j <= job_j
+    assert shown("phase_energy_joules", phase="training") > 0.4 * phases_j
+    assert shown("phase_energy_joules", phase="evaluation") > 0
 
 
 def test_arrays_and_requeued_jobs_have_a_run_for_each_time_they_ran(fleet: Fleet) -> None:
