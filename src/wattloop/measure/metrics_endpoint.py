@@ -14,12 +14,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.files import user_id, user_name
 from wattloop.core.records import Provenance
 from wattloop.core.results import non_overlapping
 from wattloop.core.text import plain
 from wattloop.measure.job import scheduler_facts
-from wattloop.measure.run_journal import RunProgress
+from wattloop.measure.run_journal import RunProgress, process_user
 from wattloop.store.formats.prometheus import (
     OPENMETRICS_TYPE,
     TEXT_TYPE,
@@ -267,7 +266,7 @@ class RunMetrics:
         run = {
             "run": session.run_id,
             "name": plain(session.name),
-            "user": plain(facts.get("user") or user_name(user_id())),
+            "user": plain(facts.get("user") or process_user()),
             "project": plain(facts.get("project", "")),
             "job_id": plain(facts.get("job", "")),
         }

@@ -70,7 +70,7 @@ def journal_header(
         "host": session.host.name,
         "machine_id": session.host.machine_id,
         "pid": os.getpid(),
-        "user": _user(),
+        "user": process_user(),
         "cwd": _cwd(),
         "python": f"{sys.version.split()[0]} ({sys.implementation.name})",
         "version": __version__,
@@ -105,7 +105,8 @@ def domain_from_dict(data: Mapping[str, Any]) -> Domain:
     )
 
 
-def _user() -> str:
+def process_user() -> str:
+    """Return the name of the user who owns this process."""
     try:
         import pwd
 
