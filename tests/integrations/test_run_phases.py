@@ -125,7 +125,18 @@ def test_joules_that_cannot_be_read_stay_unknown() -> None:
     live = PhaseTotals(0.0)
     live.add(10.0, [(2.0, 10.0)], {}, lambda a, b: 100.0 * (b - a))
     live.add(20.0, [(2.0, 20.0)], {}, lambda a, b: None)
+    assert live.time_s["training"] == pytest.approx(8.0), "the sensor may be slow"
     live.add(30.0, [(2.0, 30.0)], {}, lambda a, b: 100.0 * (b - a))
+    assert live.energy_j["training"] == pytest.approx(2_800.0)
+    live.add(100.0, [(2.0, 100.0)], {}, lambda a, b: None)
+    live.add(110.0, [(2.0, 110.0)], {}, lambda a, b: 100.0 * (b - a))
     assert live.energy_j["start-up"] == pytest.approx(200.0)
     assert live.energy_j["training"] is None
-    assert live.time_s["training"] == pytest.approx(28.0)
+    assert live.time_s["training"] == pytest.approx(108.0)
+
+
+def test_a_machine_without_sensors_shows_the_time_of_phases() -> None:
+    live = PhaseTotals(0.0, measured=False)
+    live.add(10.0, [(2.0, 10.0)], {}, lambda a, b: None)
+    assert live.time_s["training"] == pytest.approx(8.0)
+    assert set(live.energy_j.values()) == {None}

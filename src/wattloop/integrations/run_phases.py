@@ -201,6 +201,9 @@ def phase_energies(
     ]
 
 
+PATIENCE_S = 60.0
+
+
 class PhaseTotals:
     """Time and energy of each phase of a run that goes on: they only grow.
 
@@ -212,10 +215,11 @@ class PhaseTotals:
         energy_j: phase -> joules; None once they could not be read.
     """
 
-    def __init__(self, begin_s: float) -> None:
+    def __init__(self, begin_s: float, *, measured: bool = True) -> None:
         self.until_s = begin_s
         self.time_s = dict.fromkeys(ORDER, 0.0)
-        self.energy_j: dict[str, float | None] = dict.fromkeys(ORDER, 0.0)
+        self.energy_j: dict[str, float | None] = dict.fromkeys(ORDER, 0.0 if measured else None)
+        self._patience_s = PATIENCE_S if measured else 0.0
         self._stepped = False
 
     def add(
@@ -231,6 +235,9 @@ class PhaseTotals:
         if until_s <= self.until_s:
             return
         window = (self.until_s, until_s)
+        whole_j = energy_between(*window)
+        if whole_j is None and not ended and until_s - self.until_s < self._patience_s:
+            return  # a slow sensor: a longer time will have a reading
         steps = _ending_after(training, window[0])
         recent = {name: _ending_after(each, window[0]) for name, each in spans.items()}
         parts = split_run(window, steps, recent)
@@ -239,7 +246,6 @@ class PhaseTotals:
             parts[between] = merge([*parts.get(between, ()), *parts.pop("start-up")])
         if not ended and "tail" in parts:
             parts["pause"] = merge([*parts.get("pause", ()), *parts.pop("tail")])
-        whole_j = energy_between(*window)
         for phase in phase_energies(parts, energy_between, whole_j, most=LIVE_SPANS):
             self.time_s[phase.name] += phase.time_s
             before_j = self.energy_j[phase.name]

@@ -138,7 +138,7 @@ class StepCollector:
         self._edges_s = array("d")
         """Begin and end of each step, in turn."""
         self._numbers = itertools.count()
-        self._phases = PhaseTotals(session.started_s)
+        self._phases = PhaseTotals(session.started_s, measured=bool(session.channels))
         self._published_s = -math.inf if any(map(os.environ.get, SCHEDULERS)) else math.inf
         self._resolver = StepResolver(session, self._poll)
         self._resolver.start()

@@ -62,7 +62,8 @@ class StepHook:
         """Steps and phases so far."""
         if self._collector is not None:
             return self._collector.progress
-        return RunProgress(phases=dict.fromkeys(PHASES, (0.0, 0.0)))
+        measured = self._session is not None and bool(self._session.channels)
+        return RunProgress(phases=dict.fromkeys(PHASES, (0.0, 0.0 if measured else None)))
 
     def begin(self, session: Session, environment: dict[str, str]) -> dict[str, str]:
         """Return the environment of the program, with the hook first on its path."""
