@@ -71,10 +71,11 @@ limit, as the shipped cards have it, explains the same signals, also for a metho
 the programs are the same. A virtual card draws the same with and without a context; real cards may
 draw less without one.
 
-*Pods* is the node agent, which divides each second and pays back later what it gave wrongly before
-([Kubernetes](../kubernetes.md)). It is told the same idle power as Wattloop. The record of a program
-that has ended stays open until the card has drawn power without it for 20 s, and is corrected by
-that. An earlier version corrected running programs only: its worst error was 30.5% (*come and go*).
+*Pods* is the node agent, which divides each second and pays back later what it gave wrongly
+before ([Kubernetes](../kubernetes.md)). It is told the same idle power as Wattloop. The record of a
+program that has ended stays open until the card has drawn power without it for 20 s, and is
+corrected by that. An earlier version corrected running programs only: its worst error was 30.5%
+(*come and go*).
 
 *Separate processes* are four runs with `--share process`, each with its own begin, end, readings,
 looks at the processes and fit. *With the book* is what Wattloop does: they write one account of the

@@ -300,6 +300,10 @@ def test_parts_of_mig_instances_add_up_to_the_card(card: StubNvml) -> None:
     reader = _process_reader()
     found = reader()
     assert {each.pid: each.slices for each in found} == {7: 5.0, -4: 1.0, 0: 1.0}
+    uuids = {each.pid: each.instance for each in found}
+    assert uuids[-4] == f"MIG-3{state.uuid.decode()[5:]}"
+    assert uuids[7].startswith("MIG-")
+    assert uuids[0] == ""
     assert {each.sm for each in found} == {None}  # GPM needs two samples
     assert {each.pid: each.sm for each in reader()} == {
         7: pytest.approx((0.5 * 3 + 0.2 * 2) / 7),

@@ -364,7 +364,8 @@ class RunningDivision:
             state if isinstance(state, Mapping) else {"steps": state, "owed": {}}
         )
         self._steps = [
-            (UseInterval(row[0], row[1], dict(row[2])), dict(row[3])) for row in saved["steps"]
+            (UseInterval(row[0], row[1], dict(row[2]), idle=dict(*row[4:])), dict(row[3]))
+            for row in saved["steps"]
         ]  # with the joules of each user by the last fit, or as booked when it was closed
         self._owed: dict[Hashable, float] = dict(saved["owed"])
         """Joules by the last fit less those that were given; the sum is 0."""
@@ -435,6 +436,11 @@ class RunningDivision:
                 round(each.energy_j, 3),
                 {user: round(use or 0.0, 4) for user, use in each.use.items()},
                 {user: round(own_j, 3) for user, own_j in parts_j.items()},
+                *(
+                    [{user: round(part, 4) for user, part in each.idle.items()}]
+                    if each.idle
+                    else ()
+                ),
             ]
             for each, parts_j in self._steps
         ]

@@ -32,12 +32,14 @@ class DeviceProcess(NamedTuple):
         slices: of a card split by MIG that it has; 0 for a process without an instance of its own.
             0 as a process number stands for slices that no visible instance has, a negative one
             for an instance without a process.
+        instance: UUID of the instance that it works in; empty on a card without.
     """
 
     pid: int
     sm: float | None = None
     memory_b: float | None = None
     slices: float = 0.0
+    instance: str = ""
 
 
 class Meter(ABC):

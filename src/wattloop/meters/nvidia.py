@@ -531,6 +531,7 @@ def _users_of_instances(
     """
     count = int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
     left, slices, active = float(count), dict[int, float](), dict[int, float | None]()
+    instances = dict[int, str]()
     for index in range(count):
         try:
             instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
@@ -545,6 +546,7 @@ def _users_of_instances(
         sm = activity.read(nvml, handle, instance)
         for pid in pids:
             slices[pid] = slices.get(pid, 0.0) + own / len(pids)
+            instances[pid] = uuid
             before = active.get(pid, 0.0)
             if sm is None or before is None:
                 active[pid] = None
@@ -555,7 +557,10 @@ def _users_of_instances(
         slices[0], active[0] = left, 0.0
     if None in active.values():
         active = dict.fromkeys(active)
-    return [DeviceProcess(pid, active[pid], None, part) for pid, part in slices.items()]
+    return [
+        DeviceProcess(pid, active[pid], None, part, instances.get(pid, ""))
+        for pid, part in slices.items()
+    ]
 
 
 def instance_part(nvml: Any, name: str) -> tuple[str, float | None]:

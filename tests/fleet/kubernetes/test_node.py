@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -260,12 +261,104 @@ def test_pods_on_mig_instances_pay_by_their_slices(node: PodNode) -> None:
         assert energy["energy_j"] == pytest.approx(expected_j, rel=0.05)
         assert energy["provenance"] == "modelled"
         assert "slices of MIG" in energy["source"]
+        assert any("by its slices of MIG" in text for text in end["result"]["warnings"])
         assert energy["uncertainty_j"] >= 0.9 * expected_j * (1 - slices / 7)
     node.stop()
     ends = node.ends()
     lived_s = max(e["time_s"] for e in ends) - min(e["result"]["begin_s"] for e in ends)
     total_j = sum(energy_j(e, "gpu:0") for e in ends)
     assert total_j == pytest.approx(GPU_W[0] * lived_s, rel=0.01)
+
+
+MIG = {"big": (3, 600.0, 30.0), "small": (1, 200.0, 17.0), "other": (2, 400.0, 23.0)}
+"""Instance -> slices of 7, the power that a full use of the card costs, the period of its load."""
+MIG_IDLE_W = 70.0
+
+
+def mig_use(instance: str, at_s: float) -> float:
+    """Return the use of an instance as a part of the card."""
+    slices, _, period_s = MIG[instance]
+    return 0.8 * slices / 7 * (at_s % period_s < 0.6 * period_s)
+
+
+@pytest.mark.parametrize("kills", [0, 8])
+def test_pods_on_mig_instances_pay_by_their_activity_where_the_driver_says_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    api: KubernetesApi,
+    kubelet: Kubelet,
+    kills: int,
+) -> None:
+    """Promise: pods on instances get idle power by their slices and what their activity costs,
+    within 10%; an instance and a slice of no pod belong to no pod; parts add up to the card, also
+    when the agent is killed; a warning says that activity was used.
+    """
+
+    def energy_at(time_s: float) -> float:
+        seconds = int(4 * time_s)
+        used_w = [
+            MIG_IDLE_W + sum(cost_w * mig_use(name, k / 4) for name, (_, cost_w, _) in MIG.items())
+            for k in range(seconds + 1)
+        ]
+        return sum(used_w[:-1]) / 4 + used_w[-1] * (time_s - seconds / 4)
+
+    monkeypatch.setattr(
+        "tests.fleet.kubernetes.conftest.line",
+        lambda power_w: energy_at if power_w == GPU_W[0] else lambda now_s: power_w * now_s,
+    )
+    node = PodNode(tmp_path, monkeypatch, api, kubelet)
+    node.config["kubernetes"]["gpus"] = {f"MIG-{name}": 0 for name in MIG}
+
+    read_s = [0.0]
+
+    def listed(_: object) -> dict[str, list[DeviceProcess]]:
+        """Name the activity between two samples, as GPM does."""
+        before_s, read_s[0] = read_s[0], node.clock.now_s()
+        ticks = range(int(4 * before_s), max(int(4 * before_s) + 1, int(4 * read_s[0])))
+        means = {name: fmean(mig_use(name, k / 4) for k in ticks) for name in MIG}
+        found = [
+            DeviceProcess(-1 - i, means[name], None, MIG[name][0], f"MIG-{name}")
+            for i, name in enumerate(MIG)
+        ]
+        return {"gpu:0": [*found, DeviceProcess(0, 0.0, None, 1.0)]}
+
+    monkeypatch.setattr(NodeSensors, "processes", listed)
+    node.start()
+    pods = {}
+    for name in ("big", "small"):
+        pods[name] = node.run_pod(name)
+        node.kubelet.take(name)
+        resource = f"nvidia.com/mig-{MIG[name][0]}g.10gb"
+        node.kubelet.give(name, devices=(f"MIG-{name}",), resource=resource)
+    node.look()
+    begin_s = node.clock.now_s()
+    killed = random.Random(kills).sample(range(150), kills)
+    for second in range(150):
+        node.work(1, rest=1.0)
+        if second in killed:
+            node.kill()
+            node.start()
+    end_s = node.clock.now_s()
+    for container in pods.values():
+        node.end_pod(container)
+    node.look()
+    node.work(25, rest=1.0)
+    times_s = [begin_s + k / 4 for k in range(round(4 * (end_s - begin_s)))]
+    for name, container in pods.items():
+        slices, cost_w, _ = MIG[name]
+        use_s = sum(mig_use(name, at_s) for at_s in times_s) / 4
+        true_j = MIG_IDLE_W * slices / 7 * (end_s - begin_s) + cost_w * use_s
+        by_slices_j = (energy_at(end_s) - energy_at(begin_s)) * slices / 7
+        end = node.end_of(container)
+        assert energy_j(end, "gpu:0") == pytest.approx(true_j, rel=0.1)
+        assert abs(by_slices_j - true_j) > 0.15 * true_j
+        assert "activity of its MIG instances" in domains_of(end)["gpu:0"]["source"]
+        assert any("activity of its MIG" in text for text in end["result"]["warnings"])
+    node.stop()
+    ends = node.ends()
+    whole_j = energy_at(max(e["time_s"] for e in ends))
+    whole_j -= energy_at(min(e["result"]["begin_s"] for e in ends))
+    assert sum(energy_j(e, "gpu:0") for e in ends) == pytest.approx(whole_j, rel=1e-3)
 
 
 def test_pods_on_one_card_pay_by_their_utilisation(

@@ -60,12 +60,14 @@ class SharedInterval:
 
     Attributes:
         busy_s: CPU time of everything on the node; None where that cannot be read.
+        others_use: GPU that MIG splits -> use of its instances that no job has.
     """
 
     begin_s: float
     end_s: float
     occupants: tuple[Occupant, ...] = ()
     busy_s: float | None = None
+    others_use: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,23 +188,28 @@ def _give_device(
     interval: SharedInterval,
     divide: Divide | None,
 ) -> None:
-    """Give a device's energy to its job: jobs on instances of a card by their slices, others on
-    one card (time slices, oversubscribed) by their use, else the same part each. The rest is
-    unattributed.
+    """Give a device's energy to its job, that of a card with several jobs by their use, where it is
+    known; else to jobs on instances of MIG by their slices, and to others on one card (time slices,
+    oversubscribed) the same part each. The rest is unattributed.
     """
     jobs = [one for one in interval.occupants if name in one.gpus]
     wanted = {one.run: one.gpu_parts.get(name, 1.0) for one in jobs}
     used: dict[Hashable, float] = {j.run: j.gpu_use[name] for j in jobs if name in j.gpu_use}
     if used.keys() == wanted.keys():
-        step = UseInterval(interval.end_s - interval.begin_s, joules, {**used})
+        idle: dict[Hashable, float] = {}
+        if name in interval.others_use:
+            idle = dict[Hashable, float](wanted.items())
+            idle[UNATTRIBUTED] = max(0.0, 1 - sum(wanted.values()))
+            used[UNATTRIBUTED] = interval.others_use[name]
+        step = UseInterval(interval.end_s - interval.begin_s, joules, {**used}, idle=idle)
         divided = divide(name, step) if divide is not None else None
         for user, own in (divided or {}).items():  # also of jobs that have ended
             by_rule_j = own.energy_j - own.uncertainty_j
             given = EnergyShare(own.energy_j, own.energy_j, by_rule_j)
             parts.setdefault(str(user), {})[name] = given
-        if divided is not None and jobs:
+        if divided is not None and used:
             return
-        if sum(used.values()) > 0:
+        if sum(used.values()) > 0 and not idle:
             wanted = {str(run): use / sum(used.values()) for run, use in used.items()}
     whole, left_j = max(1.0, sum(wanted.values())), joules
     for run, part in wanted.items():
@@ -367,8 +374,8 @@ class EnergyLedger:
             division = self.shared_gpus[name] = self._division(name)
         if division is None or step.duration_s <= 0:
             return None
-        open_runs = division.users & self.accounts.keys()
-        found = division.divide(step, open_runs - step.use.keys())
+        ended = (division.users & self.accounts.keys()) - step.use.keys() - {UNATTRIBUTED}
+        found = division.divide(step, ended)
         if not division.is_shared:
             del self.shared_gpus[name]
         return found

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -121,32 +121,35 @@ class NodeAttribution:
         return young
 
     @property
-    def _divided(self) -> Collection[str]:
+    def _divided(self) -> set[str]:
         """GPUs that several jobs have, or had until a while ago: use tells more on one alone."""
-        return self.ledger.shared_gpus.keys()
+        return set(self.ledger.shared_gpus)
 
     def _shared_gpus(self) -> Counter[str]:
-        """Return GPUs and how many jobs have each, of those that MIG does not split."""
+        """Return GPUs and how many have each; the rest of one that MIG splits counts, too."""
         plans = self.open_runs.running()
-        return Counter(gpu for plan in plans for gpu in plan.gpus if gpu not in plan.gpu_parts)
+        split = {gpu for plan in plans for gpu in plan.gpu_parts}
+        return Counter([*split, *(gpu for plan in plans for gpu in plan.gpus)])
 
     def _read_use(self) -> None:
         """Read which part of the time jobs on one GPU used it, as far as the driver says.
 
-        A process belongs to the job that its control group names.
+        A process belongs to the job that its control group names, or that has its MIG instance.
         """
-        users = self._shared_gpus()
-        shared = {gpu for gpu, count in users.items() if count > 1 or gpu in self._divided}
+        shared = {gpu for gpu, count in self._shared_gpus().items() if count > 1} | self._divided
         if not shared:
             self._use = {}
             return
         plans = self.open_runs.running()
         for gpu, listed in self.sensors.processes().items():
-            if gpu in shared:
-                here = [plan for plan in plans if gpu in plan.gpus]
-                self._note_use(gpu, here, self._use_of_jobs(here, listed))
-        running = {plan.run_id for plan in plans}
-        self._use = {key: use for key, use in self._use.items() if key[0] in running}
+            here = [plan for plan in plans if gpu in plan.gpus]
+            runs = [plan.run_id for plan in here]
+            if gpu in shared and any(one.slices for one in listed):
+                self._note_use(gpu, [*runs, UNATTRIBUTED], self._use_of_instances(here, listed))
+            elif gpu in shared:
+                self._note_use(gpu, runs, self._use_of_jobs(here, listed))
+        running = {UNATTRIBUTED, *(plan.run_id for plan in plans)}
+        self._use = {k: use for k, use in self._use.items() if k[0] in running and k[1] in shared}
 
     def _use_of_jobs(
         self, plans: Sequence[RunPlan], listed: Sequence[DeviceProcess]
@@ -162,17 +165,31 @@ class NodeAttribution:
                     used[plan.run_id] = used.get(plan.run_id, 0.0) + (one.sm or 0.0)
         return used
 
-    def _note_use(
-        self, gpu: str, plans: Sequence[RunPlan], used: Mapping[str, float] | None
-    ) -> None:
+    @staticmethod
+    def _use_of_instances(
+        plans: Sequence[RunPlan], listed: Sequence[DeviceProcess]
+    ) -> dict[str, float] | None:
+        """Return the use of those with an instance of a GPU; None where the driver does not say."""
+        here = {one.instance.lower() for one in listed}
+        known = all(here.intersection(plan.gpu_instances) for plan in plans)
+        if not known or any(one.sm is None for one in listed):
+            return None
+        used = dict.fromkeys([UNATTRIBUTED, *(plan.run_id for plan in plans)], 0.0)
+        for one in listed:
+            owners = [p.run_id for p in plans if one.instance.lower() in p.gpu_instances]
+            for run in owners or [UNATTRIBUTED]:
+                used[run] += (one.sm or 0.0) / max(1, len(owners))
+        return used
+
+    def _note_use(self, gpu: str, runs: Sequence[str], used: Mapping[str, float] | None) -> None:
         before = self._listed.get(gpu, set())
         self._listed[gpu] = set(used or ())
-        for plan in plans:
-            key = (plan.run_id, gpu)
+        for run in runs:
+            key = (run, gpu)
             if used is None:
                 self._use.pop(key, None)
-            elif plan.run_id in used or plan.run_id not in before:
-                self._use[key] = used.get(plan.run_id, 0.0)
+            elif run in used or run not in before:
+                self._use[key] = used.get(run, 0.0)
             # else its processes ended since the last reading: until then it used the GPU as before
 
     def read_cpu(self) -> bool:
@@ -250,7 +267,9 @@ class NodeAttribution:
         if self.open_runs.unattributed is not None:
             held = min(1.0, sum(plan.cpus for plan in running) / self.context.cpus)
             self.open_runs.unattributed.plan.free_s += (1 - held) * (end_s - begin_s)
-        return SharedInterval(begin_s, end_s, occupants, self.cpu.busy_between(begin_s, end_s))
+        others = {gpu: use for (run, gpu), use in self._use.items() if run == UNATTRIBUTED}
+        busy_s = self.cpu.busy_between(begin_s, end_s)
+        return SharedInterval(begin_s, end_s, occupants, busy_s, others)
 
     def _mark_holes(self, before_s: dict[str, float]) -> None:
         """Restart counters after a gap of unknown energy; mark runs whose gap was modelled."""

@@ -34,6 +34,7 @@ from wattloop.version import __version__
 _log = logging.getLogger("wattloop.agent")
 UNALLOCATED = "unallocated"
 BY_USE, SAME_PART = "by utilisation and what it costs", "the same part for each job"
+BY_ACTIVITY = "by the activity of its MIG instances and what it costs"
 PATIENCE_S = 6.0
 """Time for which a journal waits for the facts of its job from Slurm's controller, from the moment
 at which this agent asks for them.
@@ -166,6 +167,7 @@ class RunPlan:
         died: its end was never reported.
         free_s: seconds of the node that no job had, for what no job used.
         gpu_parts: GPU -> the part of it that its slices of MIG are.
+        gpu_instances: UUIDs of the MIG instances that it has, in lower case.
         gpus_shared: GPU that other jobs had at the same time -> the rule by which it is divided.
         modelled: domains whose energy is partly modelled, and why.
     """
@@ -189,6 +191,7 @@ class RunPlan:
     free_s: float = 0.0
     modelled: dict[str, str] = field(default_factory=dict)
     gpu_parts: dict[str, float] = field(default_factory=dict)
+    gpu_instances: list[str] = field(default_factory=list)
     gpus_shared: dict[str, str] = field(default_factory=dict)
 
     def occupant(
@@ -418,6 +421,7 @@ class OpenRuns:
         plan.gpus = names
         for number_here, part in _parts(facts.get("gpu_parts", "")):
             plan.gpu_parts |= dict.fromkeys(self._gpus({"gpus": number_here})[1], part)
+        plan.gpu_instances = [x.lower() for x in facts.get("gpu_instances", "").split(",") if x]
         strange = facts.get("gpus_unknown", "")
         if unknown or strange or (facts.get("gpus") and not numbers):
             which = ", ".join(map(str, unknown)) or strange or facts.get("gpus", "")
@@ -453,11 +457,16 @@ class OpenRuns:
         return run
 
     def share_gpu(self, plan: RunPlan, gpu: str, *, by_use: bool) -> None:
-        """Record that a run has a GPU together with others."""
-        how = "divided by utilisation" if by_use else "each has the same part of it"
-        plan.note(f"{gpu} is shared with other jobs; {how}")
-        rule = BY_USE if by_use else SAME_PART
-        if plan.gpus_shared.get(gpu) != rule:
+        """Record that a run has a GPU together with others, or instances of it."""
+        if gpu in plan.gpu_parts:
+            how = "the activity of its MIG instances" if by_use else "its slices of MIG"
+            plan.note(f"it has a part of {gpu}, by {how}")
+            rule = BY_ACTIVITY if by_use else plan.gpus_shared.get(gpu, "")
+        else:
+            how = "divided by utilisation" if by_use else "each has the same part of it"
+            plan.note(f"{gpu} is shared with other jobs; {how}")
+            rule = BY_USE if by_use else SAME_PART
+        if plan.gpus_shared.get(gpu, "") != rule:
             plan.gpus_shared[gpu] = rule
             run = self.runs[plan.run_id]
             run.describe([self._domain(plan, domain.name) for domain in run.feed.domains])

@@ -49,6 +49,7 @@ EXIT_S = 20.0
 SLICES = 7
 """Compute slices of A100, H100 and later; NVML knows them better where it answers."""
 _PROFILE = re.compile(r"mig-(\d)g\.")
+_INSTANCE = re.compile(r"MIG-[\w/-]{1,80}", re.ASCII | re.IGNORECASE)
 _NUMBERED = re.compile(r"(?:gpu-|nvidia|card|virtual-)?(\d{1,3})")
 _log = logging.getLogger("wattloop.agent")
 
@@ -326,6 +327,7 @@ class ContainerFollower(BackgroundThread):
             return False
         gpus, unknown = self._node.gpu_numbers(devices.devices if devices else ())
         parts = self._node.gpu_parts(devices.devices if devices else ())
+        instances = [name.partition("::")[0] for _, name in (devices.devices if devices else ())]
         job = f"{pod.namespace}/{pod.owner.kind}/{pod.owner.name}"
         self._write(
             group.container_id,
@@ -346,6 +348,7 @@ class ContainerFollower(BackgroundThread):
                 "cpu_s": f"{_cpu_s(group.folder / 'cpu.stat'):.6f}",
                 "gpus": ",".join(map(str, gpus)),
                 "gpu_parts": ",".join(f"{n}={part:.6f}" for n, part in parts.items()),
+                "gpu_instances": ",".join(x for x in instances if _INSTANCE.fullmatch(x)),
                 "gpus_unknown": ",".join(unknown)[:LONGEST],
                 "devices_unknown": self.fault[:LONGEST] if devices is None else "",
             },
