@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.accounting.test_grid import world as grids  # noqa: F401 - a fixture: real HTTP
 from tests.support.kubernetes_api import KubernetesApi, pod
 from tests.support.kubernetes_cluster import Controllers, job, node
+from wattloop.accounting.carbon import IntensityPoint
+from wattloop.accounting.grid import GridBasis, GridSeries, provider_from, read_forecast
 from wattloop.cli.main import main
-from wattloop.core.errors import KubernetesAway, KubernetesError
+from wattloop.core.errors import ConfigError, GridUnavailable, KubernetesAway, KubernetesError
 from wattloop.fleet.kubernetes.api_client import ApiAddress, KubernetesClient
 from wattloop.schedule.driver.event_log import DriverLog
 from wattloop.schedule.driver.managed_cluster import (
@@ -23,9 +26,11 @@ from wattloop.schedule.driver.managed_cluster import (
 from wattloop.schedule.driver.rounds import run_loop
 from wattloop.schedule.kubernetes.driver import (
     DriverLease,
+    Forecast,
     KubernetesDriver,
     KubernetesObserver,
     is_expired,
+    latest_start,
 )
 from wattloop.schedule.kubernetes.queue import KubernetesQueue, release_all
 from wattloop.schedule.policies.helios import Helios
@@ -58,12 +63,14 @@ class World:
 
     def driver(
         self, policy: str = "fifo", budget: Any = None, *, kueue: bool = False, holder: str = "d1",
-        lease_s: float = 60.0,
+        lease_s: float = 60.0, forecast: Forecast | None = None,
     ) -> KubernetesDriver:  # fmt: skip
         queue, site, chosen, log = self.parts(policy, budget, kueue)
         lease = DriverLease(self.client(), "wattloop", holder, lease_s)
         settings = DriverSettings(standby=False, nodes_every_s=0.0)
-        return KubernetesDriver(queue, site, chosen, lease, log=log, settings=settings)
+        return KubernetesDriver(
+            queue, site, chosen, lease, log=log, settings=settings, forecast=forecast
+        )
 
     def suspended(self, namespace: str = "default") -> list[str]:
         return sorted(
@@ -393,6 +400,145 @@ def test_workloads_of_kueue_wait_for_their_check(world: World) -> None:
     assert driver.round().starts == []  # their GPUs are taken, though no pod runs yet
     driver.restore()
     assert states("w2")["power"] == "Ready"
+
+
+def test_the_command_asks_the_provider_that_is_set(
+    world: World,
+    grids: Any,  # noqa: F811 - the fixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Promise: `k8s run` says the start by the provider's forecast, and with --drive waits."""
+    named = f"electricity-maps:DE@{grids.base}"
+    monkeypatch.setenv("WATTLOOP_CARBON_PROVIDER", named)
+    grids.value = lambda at_s: 100.0 if at_s > grids.now_s + 3 * HOUR_S else 300.0
+    world.api.add(job("j0", annotations={"wattloop.dev/start-by": "12 h"}))
+    words = ["k8s", "run", "--policy", "fifo", "--oracle", "table", "--gpus-only", "--once",
+             "--api", world.api.url, "--lease-namespace", "wattloop"]  # fmt: skip
+    assert main([*words, "--json", str(tmp_path / "seen.json")]) == 0
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    found = seen["green"]["Job/default/j0"]
+    assert found["g_co2e_per_kwh"] == 100.0
+    assert found["now_g_co2e_per_kwh"] == 300.0
+    assert found["start"] <= found["latest"]
+    assert seen["commands"] == []
+    driver = world.driver(forecast=lambda: read_forecast(provider_from(named)))
+    driver.begin()
+    driver.round()
+    assert world.suspended() == ["j0"]
+
+
+HOUR_S = 3_600.0
+
+
+def grid(now_s: float, hours: list[float]) -> Forecast:
+    """Return a forecast with an intensity for each hour from now on."""
+    points = [IntensityPoint(now_s + k * HOUR_S, g) for k, g in enumerate([*hours, hours[-1]])]
+    return lambda: GridSeries(tuple(points), GridBasis.AVERAGE, "test")
+
+
+def rounds_at(driver: KubernetesDriver, at_s: float) -> None:
+    driver._now_s = lambda: at_s  # type: ignore[method-assign]  # the clock of the driver
+    driver.round()
+
+
+def test_a_job_that_may_wait_starts_when_it_is_green_and_never_after_its_limit(
+    world: World,
+) -> None:
+    """Promise: held until the greenest start within its limit; other Jobs do not wait."""
+    now_s = time.time()
+    hours = [300.0, 290.0, 150.0, 50.0, 100.0, 20.0, *[300.0] * 20]
+    for name, start_by in (("may", "3.2 h"), ("soon", "30 min"), ("at-once", None)):
+        notes = None if start_by is None else {"wattloop.dev/start-by": start_by}
+        world.api.add(job(name, annotations=notes))
+    driver = world.driver(forecast=grid(now_s - 60, hours))
+    driver.begin()
+    rounds_at(driver, now_s)
+    assert world.suspended() == ["may"]  # of 30 minutes, none is 2% greener for an hour
+    (said,) = [text for text in world.said if "Job/default/may" in text]
+    found = driver.green.advised["Job/default/may"]
+    assert found.advice.start_wall_s == pytest.approx(now_s - 60 + 3 * HOUR_S, abs=1.0)
+    assert found.latest_s == pytest.approx(now_s + 3.2 * HOUR_S, abs=5.0)
+    assert "less carbon" in said
+    rounds_at(driver, found.advice.start_wall_s - 120)
+    assert world.suspended() == ["may"]
+    rounds_at(driver, found.advice.start_wall_s + 1)
+    assert world.suspended() == []
+
+
+def test_a_greener_hour_after_the_limit_does_not_hold_a_job(world: World) -> None:
+    now_s = time.time()
+    by = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s + 2 * HOUR_S))
+    world.api.add(job("j0", annotations={"wattloop.dev/start-by": by}))
+    driver = world.driver(forecast=grid(now_s - 60, [300.0 - 10 * k for k in range(20)]))
+    driver.begin()
+    rounds_at(driver, now_s)
+    assert world.suspended() == ["j0"]
+    assert driver.green.advised["Job/default/j0"].advice.start_wall_s <= now_s + 2 * HOUR_S
+    rounds_at(driver, now_s + 2 * HOUR_S + 1)  # still greener later, but that is too late
+    assert world.suspended() == []
+
+
+def test_the_delay_of_a_policy_holds_for_all_jobs(world: World) -> None:
+    now_s = time.time()
+    world.api.add(job("j0"))
+    hours = [300.0, 300.0, 50.0, 50.0, *[300.0] * 20]
+    driver = world.driver("selene", forecast=grid(now_s - 60, hours))
+    driver.begin()
+    rounds_at(driver, now_s)
+    assert world.suspended() == ["j0"]
+    rounds_at(driver, now_s + 2 * HOUR_S)
+    assert world.suspended() == []
+    world.api.add(job("j1"))
+    assert not world.driver("selene").green.set_aside(driver, now_s)  # no provider, no delay
+
+
+def test_a_driver_that_stops_releases_jobs_that_wait_for_green_power(world: World) -> None:
+    now_s = time.time()
+    world.api.add(job("j0", annotations={"wattloop.dev/start-by": "6 h"}))
+    driver = world.driver(forecast=grid(now_s - 60, [300.0, 50.0, *[300.0] * 20]))
+    run_loop(driver, threading.Event(), rounds=1)
+    assert any("start at" in text for text in world.said)
+    assert world.suspended() == []
+
+
+@pytest.mark.parametrize("start_by", ["tomorrow", "-1 h", "", "9" * 400, "6 h"])
+def test_without_advice_a_job_starts_at_once(world: World, start_by: str) -> None:
+    """An annotation that makes no sense, or a provider that is away, holds nothing and is said."""
+    world.api.add(job("j0", annotations={"wattloop.dev/start-by": start_by}))
+
+    def away() -> GridSeries:
+        raise GridUnavailable("electricity-maps does not answer")
+
+    driver = world.driver(forecast=away)
+    driver.begin()
+    driver.round()
+    driver.round()
+    assert world.suspended() == []
+    assert sum("starts without advice" in text for text in world.said) == 1
+
+
+def test_a_latest_start_is_a_time_or_a_time_after_submission() -> None:
+    assert latest_start("6 h", 100.0) == 100.0 + 6 * HOUR_S
+    assert latest_start("1970-01-01T02:00:00Z", 100.0) == 2 * HOUR_S
+    assert latest_start("1970-01-01T02:00:00+01:00", 100.0) == HOUR_S
+    with pytest.raises(ConfigError, match="give a time such as"):
+        latest_start(7, 0.0)
+
+
+def test_an_observer_says_when_a_job_should_start(world: World) -> None:
+    """Promise: the advice is in what the observer says and holds, and nothing is changed."""
+    now_s = time.time()
+    world.api.add(job("j0", annotations={"wattloop.dev/start-by": "6 h"}))
+    queue, site, chosen, log = world.parts("zeus", None, False)
+    observer = KubernetesObserver(
+        queue, site, chosen, log=log, settings=DriverSettings(),
+        forecast=grid(now_s - 60, [300.0, 300.0, 50.0, *[300.0] * 20]),
+    )  # fmt: skip
+    run_loop(observer, threading.Event(), rounds=2)
+    assert observer.commands == []
+    assert sum("start at" in text for text in world.said) == 1
+    assert not any(r.startswith(("PATCH", "POST", "PUT", "DELETE")) for r in world.api.requests)
 
 
 def test_the_command_observes_by_default_and_drives_when_asked(

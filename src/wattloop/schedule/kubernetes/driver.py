@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeAlias
 
-from wattloop.core.errors import KubernetesAway, KubernetesError
+from wattloop.accounting.grid import FRESH_S, GridSeries, StartAdvice, best_start
+from wattloop.core.errors import ConfigError, GridUnavailable, KubernetesAway, KubernetesError
+from wattloop.core.units import format_duration
 from wattloop.fleet.kubernetes.api_client import Json, KubernetesClient, segment
 from wattloop.schedule.driver.event_log import DriverLog, RoundReport
 from wattloop.schedule.driver.inventory import SchedulerJob
@@ -18,17 +22,27 @@ from wattloop.schedule.driver.poller import Rebuild, Snapshot
 from wattloop.schedule.driver.power import Readings, no_readings
 from wattloop.schedule.driver.rounds import RoundObserver, RoundRunner
 from wattloop.schedule.driver.view import LiveView
+from wattloop.schedule.estimates.job_estimator import EstimateSource
 from wattloop.schedule.kubernetes.queue import (
     PARTITION,
+    START_BY,
     KubernetesQueue,
     release_all,
     release_patch,
     seconds,
+    stamp,
     suspend_patch,
 )
 from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.policies.selene import LEAST_GAIN, SLACK, delay_seconds
 
 LEASE = "wattloop-driver"
+Forecast = Callable[[], GridSeries]
+_Runner: TypeAlias = "KubernetesDriver | KubernetesObserver"
+ADVISE_EVERY_S = 60.0
+MOST_DELAY_S = 400 * 86_400.0
+UNKNOWN_S = 3_600.0
+"""Run time of a Job with neither an estimate nor a limit, as of `run --when-green`."""
 
 
 @dataclass(slots=True)
@@ -122,6 +136,138 @@ def is_expired(lease: Json | None, now_s: float) -> bool:
     return not renewed_s - 60 <= now_s <= renewed_s + length_s
 
 
+class AdvisedStart(NamedTuple):
+    """Greenest start of a Job that may wait until `latest_s`; it runs for `lasts_s`."""
+
+    advice: StartAdvice
+    lasts_s: float
+    latest_s: float
+
+    @property
+    def waits(self) -> bool:
+        return self.advice.saving >= LEAST_GAIN
+
+    def __str__(self) -> str:
+        advice, lasts = self.advice, format_duration(self.lasts_s)
+        if not self.waits:
+            return f"start now: no later start of {lasts} saves {LEAST_GAIN:.0%} of its carbon"
+        return (
+            f"start at {stamp(advice.start_wall_s)}: {advice.g_co2e_per_kwh:.0f} instead of "
+            f"{advice.now_g_co2e_per_kwh:.0f} g/kWh over {lasts}, {advice.saving:.0%} less carbon; "
+            f"by {stamp(self.latest_s)} at the latest"
+        )
+
+
+class GreenStarts:
+    """Starts of Jobs that may wait for a lower carbon intensity.
+
+    A Job says so itself, by its annotation; else the policy's delay holds for all (`selene`).
+
+    Args:
+        forecast: reads the carbon intensity of the next day; None without a provider.
+
+    Attributes:
+        advised: by job, of those that may wait.
+    """
+
+    def __init__(self, forecast: Forecast | None = None) -> None:
+        self._forecast = forecast
+        self._series: GridSeries | None = None
+        self._asked_s = self._advised_s = -math.inf
+        self._said: dict[str, str] = {}
+        self.advised: dict[str, AdvisedStart] = {}
+
+    def set_aside(
+        self, runner: KubernetesDriver | KubernetesObserver, now_s: float
+    ) -> dict[str, float]:
+        """Return jobs that are not offered to the policy yet, with their starts."""
+        waiting = {job.key: job for job in runner.snapshot.waiting}
+        old = now_s >= self._advised_s + ADVISE_EVERY_S
+        self.advised = {} if old else {k: v for k, v in self.advised.items() if k in waiting}
+        self._advised_s = now_s if old else self._advised_s
+        self._said = {key: text for key, text in self._said.items() if key in waiting}
+        for key, job in waiting.items():
+            known = self.advised.get(key)
+            if known is None or known.advice.start_wall_s <= now_s:
+                self._advise(runner, job, now_s)
+        return {
+            key: found.advice.start_wall_s for key, found in self.advised.items() if found.waits
+        }
+
+    def _advise(self, runner: _Runner, job: SchedulerJob, now_s: float) -> None:
+        self.advised.pop(job.key, None)
+        notes = runner.queue.objects[job.key].item["metadata"].get("annotations") or {}
+        text = notes.get(START_BY)
+        delay_s = getattr(runner.policy, "delay_s", 0.0) if self._forecast else 0.0
+        if text is None and not delay_s:
+            return
+        try:
+            lasts_s, deadline_s = _expected_s(runner, job)
+            if text is None:
+                latest_s = job.submit_s + min(delay_s, SLACK * max(0.0, deadline_s - lasts_s))
+            else:
+                latest_s = latest_start(text, job.submit_s)
+            if latest_s <= now_s:
+                return
+            advice = best_start(self._points(now_s).points, lasts_s, now_s, latest_s - now_s)
+        except (ConfigError, GridUnavailable) as error:
+            self._tell(runner, job, f"starts without advice: {error}")
+            return
+        self.advised[job.key] = found = AdvisedStart(advice, lasts_s, latest_s)
+        self._tell(runner, job, str(found))
+
+    def _points(self, now_s: float) -> GridSeries:
+        """Return the forecast; a provider that does not answer is asked again after a while.
+
+        Raises:
+            GridUnavailable: there is none.
+        """
+        if self._forecast is None:
+            raise GridUnavailable("no provider of a forecast is set (docs/carbon.md)")
+        if now_s >= self._asked_s + FRESH_S:
+            self._asked_s, self._series = now_s, None
+            self._series = self._forecast()
+        if self._series is None:
+            raise GridUnavailable("its provider had no forecast lately")
+        return self._series
+
+    def _tell(self, runner: _Runner, job: SchedulerJob, text: str) -> None:
+        """Log advice once, and again when it changes."""
+        before, self._said[job.key] = self._said.get(job.key), text.partition(":")[0]
+        if before != self._said[job.key]:
+            runner.log.add("green", f"{job.key}: {text}", job=job.key)
+
+
+def latest_start(text: Any, submit_s: float) -> float:
+    """Return the time of an annotation such as `2026-11-20T06:00:00Z` or `6 h` after submission.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    words = text if isinstance(text, str) else ""
+    try:
+        return submit_s + min(delay_seconds(words), MOST_DELAY_S)
+    except ConfigError:
+        pass
+    try:
+        found = datetime.fromisoformat(words)
+    except ValueError:
+        raise ConfigError(
+            f"{START_BY} is {words[:40]!r}: give a time such as 2026-11-20T06:00:00Z, or 6 h"
+        ) from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _expected_s(runner: _Runner, job: SchedulerJob) -> tuple[float, float]:
+    """Return how long a job runs on its fastest placement, and its deadline after submission."""
+    estimate = runner.site.estimates.estimate(job)
+    if estimate.kind is not None and estimate.source is not EstimateSource.TIME_LIMIT:
+        options = runner.site.oracle.soon(estimate.kind)
+        if options is not None and len(options):
+            return max(1.0, estimate.work * float(options.sample_s.min())), estimate.deadline_s
+    return job.time_limit_s or UNKNOWN_S, estimate.deadline_s
+
+
 class KubernetesDriver(RoundRunner):
     """Driver that lets suspended Jobs and gated Workloads start when its policy says so."""
 
@@ -138,11 +284,13 @@ class KubernetesDriver(RoundRunner):
         settings: DriverSettings,
         readings: Readings = no_readings,
         rebuild: Rebuild | None = None,
+        forecast: Forecast | None = None,
     ) -> None:
         super().__init__(
             queue, site, policy, log=log, settings=settings, readings=readings, rebuild=rebuild
         )
         self.queue, self.lease = queue, lease
+        self.green = GreenStarts(forecast)
         self._running: dict[str, SchedulerJob] = {}
         self._used_gpu_s: dict[str, float] = {}
         self._use_gpu_s = self._used_gpu_s
@@ -204,6 +352,9 @@ class KubernetesDriver(RoundRunner):
         # a Job that was not suspended when it was submitted has never waited for a policy
         self.snapshot.unreleased.clear()
 
+    def _set_aside(self, now_s: float) -> Mapping[str, float]:
+        return self.green.set_aside(self, now_s)
+
     def _execute(self, plan: RoundPlan, live: LiveView, report: RoundReport) -> None:
         for refusal in plan.refusals:
             self.log.add("refused", refusal)
@@ -252,9 +403,18 @@ class KubernetesObserver(RoundObserver):
 
     scheduler = "Kubernetes"
 
-    def __init__(self, queue: KubernetesQueue, *args: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        queue: KubernetesQueue,
+        *args: Any,
+        forecast: Forecast | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(queue, *args, **options)
-        self.queue = queue
+        self.queue, self.green = queue, GreenStarts(forecast)
+
+    def _set_aside(self, now_s: float) -> Mapping[str, float]:
+        return self.green.set_aside(self, now_s)
 
     def _execute(self, plan: RoundPlan, live: LiveView, report: RoundReport) -> None:
         commands: list[tuple[str, ...]] = []

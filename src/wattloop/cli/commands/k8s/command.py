@@ -16,7 +16,7 @@ from wattloop.cli.cluster_driver import (
     store_of,
     would_have_rows,
 )
-from wattloop.cli.options import JsonFile, option
+from wattloop.cli.options import JsonFile, option, settings_of
 from wattloop.cli.output import present, print_rows, say, write_json
 from wattloop.cli.stored import nothing_yet, run_filter
 from wattloop.core.errors import ConfigError
@@ -99,6 +99,7 @@ def run_command(*, options: KubernetesOptions) -> None:
 
     Without --drive it changes nothing. Jobs need the label wattloop.dev/managed=true.
     """
+    from wattloop.accounting.grid import provider_from, read_forecast
     from wattloop.fleet.kubernetes.api_client import KubernetesClient
     from wattloop.schedule.driver.event_log import DriverLog
     from wattloop.schedule.driver.managed_cluster import DriverSettings, build_managed_cluster
@@ -108,13 +109,15 @@ def run_command(*, options: KubernetesOptions) -> None:
         KubernetesDriver,
         KubernetesObserver,
     )
-    from wattloop.schedule.kubernetes.queue import PARTITION, KubernetesQueue
+    from wattloop.schedule.kubernetes.queue import PARTITION, KubernetesQueue, stamp
     from wattloop.schedule.policies.registry import policy_from
 
     policy = policy_from(options.policy)
     settings = DriverSettings(interval_s=options.interval, lease_s=options.lease, standby=False)
     client = KubernetesClient(options.address())
     queue = KubernetesQueue(client, options.namespace or (), kueue=options.kueue)
+    provider = settings_of(options.config, needs=("carbon_provider",)).carbon_provider
+    grid = provider_from(provider) if provider else None
     console = Console()
     rounds: list[RoundReport] = []
     with store_of(options) as store:
@@ -128,7 +131,8 @@ def run_command(*, options: KubernetesOptions) -> None:
         log = DriverLog(user_path(options.log) if options.log else None, console.tell)
         with readings_of(options, site, log) as readings, stopping() as stop:
             known: dict[str, Any] = {
-                **{"log": log, "settings": settings, "readings": readings, "rebuild": rebuild}
+                **{"log": log, "settings": settings, "readings": readings, "rebuild": rebuild},
+                "forecast": None if grid is None else lambda: read_forecast(grid),
             }
             runner: KubernetesDriver | KubernetesObserver
             if options.drive:
@@ -146,6 +150,11 @@ def run_command(*, options: KubernetesOptions) -> None:
     last = rounds[-1].to_dict() if rounds else None
     data: dict[str, Any] = {"policy": policy.name, "drive": options.drive, "last": last}
     data["events"] = dict(log.counts)
+    data["green"] = {
+        key: {"start": stamp(found.advice.start_wall_s), "latest": stamp(found.latest_s)}
+        | found.advice._asdict()
+        for key, found in runner.green.advised.items()
+    }
     if isinstance(runner, KubernetesObserver):
         data["would_have"] = [row.to_dict() for row in runner.table.rows.values()]
         data["commands"] = [list(words) for words in runner.commands]
