@@ -112,6 +112,26 @@ def test_accounts_may_do_what_they_need_and_never_everything() -> None:
     assert seen == {"list"}  # an observer can change nothing
 
 
+@pytest.mark.skipif(not schemas_installed(), reason="kubernetes-validate is not installed")
+def test_further_variables_reach_agent_and_driver() -> None:
+    """Promise: a provider of forecasts, its token in a Secret and an exporter can be named."""
+    token = "driver.extraEnv[1].valueFrom.secretKeyRef"
+    values = (
+        "driver.enabled=true", "agent.extraEnv[0].name=WATTLOOP_DCGM_EXPORTER",
+        "agent.extraEnv[0].value=http://$(HOST_IP):9400/metrics",
+        "driver.extraEnv[0].name=WATTLOOP_CARBON_PROVIDER", "driver.extraEnv[0].value=uk",
+        "driver.extraEnv[1].name=WATTLOOP_CARBON_TOKEN", f"{token}.name=grid", f"{token}.key=token",
+    )  # fmt: skip
+    (driver,) = one("Deployment", "w-driver", *values)["spec"]["template"]["spec"]["containers"]
+    assert driver["env"][-2] == {"name": "WATTLOOP_CARBON_PROVIDER", "value": "uk"}
+    assert driver["env"][-1]["valueFrom"] == {"secretKeyRef": {"name": "grid", "key": "token"}}
+    assert containers(values)["agent"]["env"][-1]["value"] == "http://$(HOST_IP):9400/metrics"
+    for item in rendered(*values):
+        check(item)
+    refused = helm("template", "w", str(CHART), "--set", "driver.extraEnv[0].value=uk")
+    assert refused.returncode != 0
+
+
 def test_the_address_of_the_store_is_nowhere_but_in_its_secret() -> None:
     item = one("DaemonSet", "w-agent", *ALL_ON)
     (volume,) = [v for v in item["spec"]["template"]["spec"]["volumes"] if v["name"] == "store"]
