@@ -40,7 +40,7 @@ MOST_STEPS = 128
 REMEMBERED_S = 1_800.0
 FIT_EVERY_S, FIT_AGAIN = 30.0, 0.2
 """A fit is renewed after so long, or after this part of the time that is remembered."""
-FIT_ENDED_S = 5.0
+FIT_ENDED_S = 10.0
 """While a user that has ended may still be corrected, a fit is renewed as often as this."""
 PAID_BACK = 0.5
 """Part of a step's energy that corrects earlier ones, so that power stays near the truth."""

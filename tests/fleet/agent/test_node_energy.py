@@ -17,6 +17,8 @@ from tests.fleet.agent.scripted_node import (
     gauge,
 )
 from wattloop.core.records import Gap, Scope
+from wattloop.fleet.agent.node_energy import NodeSensors
+from wattloop.meters.base import DeviceProcess
 
 
 def line(power_w: float, wrap_j: float | None = None) -> Any:
@@ -300,3 +302,48 @@ def test_parts_add_up_to_the_node_whatever_events_come_and_whenever_it_is_killed
             whole_j = script(end_s) - script(begin_s)
             # a curve takes two readings within 10 us for one: some millijoules
             assert parts_j == pytest.approx(whole_j, rel=1e-6, abs=0.02)
+
+
+def test_a_job_that_shared_a_card_is_corrected_by_what_the_card_draws_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: two jobs of --gres=shard with constant loads begin together; nothing tells them
+    apart until one ends. Its record waits for that; both are then within 10%, and add up.
+    """
+    idle_w, costs_w, ends_s = 50.0, {"7": 400.0, "8": 100.0}, {"7": 1_072.0, "8": 1_132.0}
+
+    def energy_j(now_s: float) -> float:
+        used_s = {job: max(0.0, min(now_s, ends_s[job]) - 1_012.0) for job in ends_s}
+        return idle_w * (now_s - 1_000.0) + sum(0.2 * costs_w[j] * used_s[j] for j in used_s)
+
+    node = ScriptedNode(tmp_path, [(counter("gpu:0", Scope.GPU), energy_j)], monkeypatch)
+    for job in ends_s:
+        (tmp_path / "proc" / f"10{job}").mkdir()
+        group = f"0::/system.slice/slurmstepd.scope/job_{job}/step_0\n"
+        (tmp_path / "proc" / f"10{job}" / "cgroup").write_text(group)
+
+    def listed(_: object) -> dict[str, list[DeviceProcess]]:
+        now_s = node.clock.now_s()
+        here = [job for job, end_s in ends_s.items() if 1_012.0 <= now_s < end_s]
+        return {"gpu:0": [DeviceProcess(int(f"10{job}"), 0.2) for job in here]}
+
+    monkeypatch.setattr(NodeSensors, "processes", listed)
+    node.start()
+    node.pass_time(12.0)
+    for job in ends_s:
+        node.event("start", job, gpus="0")
+    for job, end_s in ends_s.items():
+        node.pass_time(end_s - node.clock.now_s())
+        node.event("end", job, exit="0")
+        node.pass_time(15.0)
+        assert not any(j.end for j in node.journals() if (j.header["job"] or {}).get("id") == job)
+    node.pass_time(15.0)
+    true_j = {
+        "7": 60.0 * (idle_w / 2 + 0.2 * costs_w["7"]),
+        "8": 60.0 * (idle_w / 2 + 0.2 * costs_w["8"]) + 60.0 * (idle_w + 0.2 * costs_w["8"]),
+    }
+    found_j = {job: domains_of(node.end_of(job))["gpu:0"]["energy_j"] for job in ends_s}
+    node.stop()
+    assert found_j == pytest.approx(true_j, rel=0.1)
+    total_j = sum(domains_of(end)["gpu:0"]["energy_j"] for end in node.ends())
+    assert total_j == pytest.approx(energy_j(max(e["time_s"] for e in node.ends())), rel=1e-3)
