@@ -214,6 +214,20 @@ def test_a_user_that_has_ended_is_corrected_by_what_the_device_draws_without_it(
     assert given == pytest.approx(true_j, rel=0.03)
 
 
+def test_steps_of_no_length_divide_and_are_remembered() -> None:
+    """A job that begins within a microsecond of a reading; the state, too, may hold such steps."""
+    division = RunningDivision(idle_w=IDLE_W)
+    for second in range(400):
+        for length_s, use in ((1.0, {"a": 0.2, "b": 0.1}), (1e-8, {}), (0.0, {"a": 0.2})):
+            step = UseInterval(length_s, 200.0 * length_s, dict(use))
+            parts = division.divide(step, {"b"} - use.keys())
+            given_j = math.fsum(part.energy_j for part in parts.values())
+            assert given_j == pytest.approx(step.energy_j if use else 0.0)
+        if second % 20 == 0:
+            state = json.loads(json.dumps(division.to_state()))
+            division = RunningDivision(idle_w=IDLE_W, state=state)
+
+
 def test_users_that_come_and_go_stay_apart_in_what_is_remembered() -> None:
     """Promise: minutes later a fit still sees the seconds in which a user was alone."""
     division = RunningDivision(idle_w=IDLE_W)

@@ -92,16 +92,16 @@ class UseInterval(NamedTuple):
 
 def merged(intervals: Sequence[UseInterval]) -> UseInterval:
     """Return neighbouring intervals as one, with the mean use of each user."""
-    duration_s = math.fsum(each.duration_s for each in intervals)
+    lengths_s = [max(each.duration_s, 1e-9) for each in intervals]  # none of them may count for 0
     users = dict.fromkeys(user for each in intervals for user in each.use)
     unknown = {user for each in intervals for user, use in each.use.items() if use is None}
 
     def mean(column: int, user: Hashable) -> float:
-        found = ((each.duration_s, each[column].get(user)) for each in intervals)  # type: ignore[union-attr]  # columns 2 to 4 are mappings
-        return math.fsum(part_s * (value or 0.0) for part_s, value in found) / duration_s
+        found = zip(lengths_s, (each[column].get(user) for each in intervals), strict=True)  # type: ignore[union-attr]  # columns 2 to 4 are mappings
+        return math.fsum(part_s * (value or 0.0) for part_s, value in found) / math.fsum(lengths_s)
 
     return UseInterval(
-        duration_s,
+        math.fsum(each.duration_s for each in intervals),
         math.fsum(each.energy_j for each in intervals),
         {user: None if user in unknown else mean(2, user) for user in users},
         {user: mean(3, user) for user in users} if any(i.weight for i in intervals) else {},
@@ -432,7 +432,7 @@ class RunningDivision:
     def to_state(self) -> dict[str, Any]:
         steps = [
             [
-                round(each.duration_s, 3),
+                round(each.duration_s, 6),
                 round(each.energy_j, 3),
                 {user: round(use or 0.0, 4) for user, use in each.use.items()},
                 {user: round(own_j, 3) for user, own_j in parts_j.items()},
