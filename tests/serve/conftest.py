@@ -21,7 +21,7 @@ NASTY = "<script>alert(1)</script>'; drop table runs; --"
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Senders are told of their run's fate at once, on a busy machine too."""
+    """Report a run's result to senders at once, on a busy machine too."""
     monkeypatch.setattr(maintenance, "PATIENCE_S", 60.0)
 
 
@@ -38,6 +38,6 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(place: Path) -> Iterator[TestClient]:
-    """As a browser on this machine sees it."""
+    """A client like a browser on this machine."""
     with TestClient(create_app(ServeOptions(store=str(place)))) as found:
         yield found

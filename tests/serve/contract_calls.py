@@ -1,6 +1,7 @@
-"""The API keeps its own word: schemathesis asks what the OpenAPI document allows, and more.
+"""Promises of the API: schemathesis calls what the OpenAPI document allows, and more.
 
-All of its checks, on all calls. The server is one for others, so every call needs a token.
+All of its checks run on all calls. The server listens on other addresses, so every call needs a
+token.
 """
 
 import os
@@ -46,7 +47,7 @@ KNOWN: dict[str, tuple[str, ...]] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def _store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Something of everything in the store that is served."""
+    """Make a store with one of every kind of record that is served."""
     with pytest.MonkeyPatch.context() as patch, filled(Path(FOLDER.name)) as store:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
         KNOWN.update(
@@ -67,7 +68,7 @@ def _app() -> Any:
 
 
 def _deliveries() -> st.SearchStrategy[bytes]:
-    """Bodies that the document can only describe in words."""
+    """Return bodies that the document can describe only in words."""
     pieces = st.builds(
         Piece,
         run_id=st.text(max_size=120),
@@ -89,7 +90,7 @@ schema = schemathesis.openapi.from_asgi(
     "/api/v1/openapi.json",
     _app(),
     headers={"Authorization": f"Bearer {TOKEN}"},
-    # sent by itself, so that it is also left out, and wrong ones are tried
+    # sent separately, so that it is also left out, and wrong ones are tried
     config=schemathesis.Config.from_dict(
         {
             "auth": {"openapi": {"bearer": {"bearer": TOKEN}}},
@@ -101,7 +102,7 @@ schema = schemathesis.openapi.from_asgi(
 
 @schema.hook
 def map_path_parameters(context: Any, path_parameters: Any) -> Any:
-    """Three of four names exist: of one that does not, a call says only that."""
+    """Three of four names exist: a call with an unknown name tests only that."""
     path = context.operation.path
     if "/ingest/" in path:
         return path_parameters
@@ -123,8 +124,8 @@ def map_path_parameters(context: Any, path_parameters: Any) -> Any:
     suppress_health_check=list(HealthCheck),
 )
 def test_no_call_breaks_its_contract(case: Any) -> None:
-    """No 500; every status, type and body is one that the document names; nonsense is refused;
-    what the document allows is taken; nothing is answered without the token."""
+    """No 500; every status, type and body is in the document; invalid calls are refused; valid ones
+    are accepted; no call is answered without the token."""
     if "/ingest/" in case.path and RUN_ID.fullmatch(case.path_parameters.get("run_id", "")):
         case.path_parameters = {"run_id": SENT}  # a journal names its run
     case.call_and_validate(checks=list(CHECKS.get_all()))

@@ -1,4 +1,4 @@
-"""A store with something of everything: a run with windows and signals, one that goes on, a sweep,
+"""A store with something of everything: a run with windows and signals, an unfinished one, a sweep,
 a search, a campaign and a study."""
 
 import math
@@ -36,7 +36,7 @@ SAMPLES = 600
 
 @dataclass(frozen=True)
 class Filled:
-    """Where it is, and what is in it."""
+    """The location of the store, and its contents."""
 
     path: Path
     sweep: str
@@ -47,7 +47,7 @@ class Filled:
 
     @property
     def pages(self) -> dict[str, str]:
-        """What a page is called -> its address."""
+        """Return the name of each page with its address."""
         return {
             "overview": "/",
             "jobs": "/jobs",
@@ -73,7 +73,9 @@ class Filled:
 
 @contextmanager
 def filled(folder: Path, place: str = "") -> Iterator[Filled]:
-    """Make it, in the folder or at another place; one run goes on until this is left."""
+    """Fill the store, in the folder or at another location; one run stays unfinished inside the
+    block.
+    """
     path = folder / "runs.db"
     with open_store(place or path) as store:
         insert_run(store, record(1))

@@ -1,4 +1,6 @@
-"""Promises of searches and campaigns on pages: what is chosen is shown, what is stored is true."""
+"""Promises of searches and campaigns on pages: pages show the chosen, and the store the true
+data.
+"""
 
 import json
 from array import array
@@ -27,7 +29,7 @@ library("sklearn", reason="scikit-learn is not installed")
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Iterator[Filled]:
-    """One store for all."""
+    """One store for all tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(shared_cache))
         with filled(tmp_path_factory.mktemp("analyses")) as found:
@@ -36,13 +38,13 @@ def store(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Itera
 
 @pytest.fixture(scope="module")
 def client(store: Filled) -> Iterator[TestClient]:
-    """As a program on this machine sees it."""
+    """A client like a program on this machine."""
     with TestClient(create_app(ServeOptions(store=str(store.path)))) as found:
         yield found
 
 
 def test_clusters_are_as_many_as_asked_for(client: TestClient, store: Filled) -> None:
-    """Of the features that were chosen; a column that is not there is named."""
+    """They use the chosen features; an unknown column is named."""
     place = f"/api/v1/searches/{store.search}/clusters"
     found = client.get(place, params={"k": 3, "strategy": "results", "result": "energy_j"}).json()
     assert (found["clusters"], found["used"]) == (3, ["energy_j"])
@@ -52,7 +54,7 @@ def test_clusters_are_as_many_as_asked_for(client: TestClient, store: Filled) ->
 
 
 def test_a_campaign_simulated_again_is_the_same(client: TestClient, store: Filled) -> None:
-    """Event by event, from nothing but what the store keeps."""
+    """The events are the same, one by one, from the stored data alone."""
     place = f"/api/v1/campaigns/{store.campaign}/over-time"
     found = client.get(place, params={"policy": "zeus", "seed": 1}).json()
     assert (found["policy"], found["seed"], found["same_as_stored"]) == ("zeus", 1, True)
@@ -61,7 +63,7 @@ def test_a_campaign_simulated_again_is_the_same(client: TestClient, store: Fille
 
 
 def test_a_scenario_is_kept_whole(store: Filled) -> None:
-    """What is made of the kept one is kept the same."""
+    """A campaign from the stored scenario is the same."""
     with open_store(store.path) as opened:
         kept = find_experiment(opened, store.campaign, "campaign").spec["scenario"]
     again = json.loads(json.dumps(stored_scenario(kept).to_dict()))
@@ -72,7 +74,7 @@ def test_a_scenario_is_kept_whole(store: Filled) -> None:
 
 
 def test_signals_are_curves_of_their_own(client: TestClient) -> None:
-    """In their own unit, apart from power."""
+    """They have their own unit, separate from power."""
     found = client.get(f"/api/v1/runs/{RUN}/curves", params={"signals": True}).json()["curves"]
     assert [(curve["name"], curve["unit"]) for curve in found] == [
         ("gpu:0/utilisation", "fraction")
@@ -83,7 +85,7 @@ def test_signals_are_curves_of_their_own(client: TestClient) -> None:
 
 
 def test_a_run_that_goes_on_is_listed_first(client: TestClient) -> None:
-    """And has a page before it has a result."""
+    """It has a page before it has a result."""
     page = client.get("/").text
     assert "Running now" in page
     assert f'data-run="{LIVE}"' in page
@@ -91,7 +93,7 @@ def test_a_run_that_goes_on_is_listed_first(client: TestClient) -> None:
 
 
 def test_what_goes_on_is_told_as_events(tmp_path: Path) -> None:
-    """Power by domain as it is written, and an end; what is over has no stream."""
+    """Power by domain as it is written, and an end; a finished run has no stream."""
     with filled(tmp_path) as store:
         store.live.end({"type": "end", "time_s": 5.0, "wall_s": 1e9 + 5, "status": "finished"})
         store.live.sync()
@@ -111,7 +113,7 @@ def test_what_goes_on_is_told_as_events(tmp_path: Path) -> None:
 
 
 def test_rapl_is_drawn_where_the_estimate_is_known_too(tmp_path: Path) -> None:
-    """The first CPU package has a curve although a meter that was not used offers it as well."""
+    """The first CPU package has a curve although an unused meter offers it as well."""
     package = {"name": "cpu:0/package", "scope": "cpu", "source": "s", "inside": None}
     rapl = {**package, "kind": "counter", "provenance": "measured", "update_period_s": 0.001}
     estimate = {**package, "kind": "gauge", "provenance": "estimated", "update_period_s": 0.1}

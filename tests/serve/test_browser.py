@@ -1,4 +1,5 @@
-"""Promises of the dashboard in a real browser: drawn, readable by everybody, alone on its host.
+"""Promises of the dashboard in a real browser: drawn, accessible, and without requests to other
+hosts.
 
 Screenshots of all pages go to the folder that WATTLOOP_SCREENSHOTS names.
 """
@@ -76,7 +77,7 @@ AXE_LEAVES = {
 
 @dataclass
 class Visit:
-    """A browser's page, and all that went wrong on it."""
+    """A browser's page, and all errors on it."""
 
     base: str
     page: Any
@@ -85,7 +86,7 @@ class Visit:
     elsewhere: list[str] = field(default_factory=list)
 
     def open(self, name: str) -> Any:
-        """Go there and wait until its charts are drawn."""
+        """Open an address and wait until its charts are drawn."""
         self.faults.clear()
         self.page.goto(self.base + self.store.pages[name], wait_until="load")
         self.page.wait_for_function("() => document.title.indexOf('Being worked out') < 0")
@@ -104,7 +105,7 @@ def _wait_drawn(page: Any) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Iterator[Filled]:
-    """One store for all."""
+    """One store for all tests."""
     before = os.environ.get("XDG_CACHE_HOME")
     os.environ["XDG_CACHE_HOME"] = str(shared_cache)
     with filled(tmp_path_factory.mktemp("dashboard")) as found:
@@ -140,7 +141,7 @@ def _serving(app: Any) -> Iterator[str]:
 
 
 def _hear_of_nodes(book: NodeTable) -> None:
-    """One that is well, one that was refused, one that is silent."""
+    """Deliver a healthy status, a refused one and an old one."""
     now_s = time.time()
     said = NodeStatus(
         power_w={"gpu:0": 412.0, "cpu": 80.0},
@@ -158,7 +159,7 @@ def _hear_of_nodes(book: NodeTable) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One for all tests."""
+    """One browser for all tests."""
     with driver.sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         yield found
@@ -174,7 +175,7 @@ def visit(browser: Any, base: str, store: Filled) -> Iterator[Visit]:
 
 @pytest.fixture(scope="module")
 def dark_visit(browser: Any, base: str, store: Filled) -> Iterator[Visit]:
-    """The same on a dark one."""
+    """A wide window on a dark machine."""
     with _window(browser, base, store, "dark") as found:
         yield found
 
@@ -201,7 +202,7 @@ def _window(browser: Any, base: str, store: Filled, scheme: str) -> Iterator[Vis
 
 @pytest.fixture(scope="module")
 def phone(browser: Any, base: str, store: Filled) -> Iterator[Visit]:
-    """A narrow window in the dark."""
+    """A narrow window on a dark machine."""
     context = browser.new_context(
         viewport={"width": NARROW, "height": 800}, color_scheme="dark", reduced_motion="reduce"
     )
@@ -232,7 +233,9 @@ WIDE, NARROW = 1_280, 360
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_opens_draws_and_can_be_used_by_everybody(visit: Visit, name: str) -> None:
-    """Charts have marks, no console error, no request elsewhere, nothing that axe finds, twice."""
+    """Charts have marks; there is no console error, no request elsewhere and no finding of axe,
+    twice.
+    """
     page = visit.open(name)
     assert page.locator("h1").count() == 1
     if name in DRAWN:
@@ -251,7 +254,7 @@ def test_a_page_opens_draws_and_can_be_used_by_everybody(visit: Visit, name: str
 
 
 def test_a_run_that_goes_on_is_followed(visit: Visit) -> None:
-    """What is written while one looks appears without a click."""
+    """New data appear without a click."""
     from tests.serve.filled import more_power
 
     page = visit.open("live")
@@ -271,7 +274,7 @@ def test_a_run_that_goes_on_is_followed(visit: Visit) -> None:
 
 
 def test_the_keyboard_reaches_everything(visit: Visit) -> None:
-    """The first key leads past the navigation, and one sees where one is."""
+    """The first key leads past the navigation, and the focus is visible."""
     page = visit.open("jobs")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to content"
@@ -282,7 +285,7 @@ def test_the_keyboard_reaches_everything(visit: Visit) -> None:
 
 
 def test_a_dark_machine_gets_dark_pages(dark_visit: Visit) -> None:
-    """Without a click, and without a fault."""
+    """This takes no click and causes no error."""
     page = dark_visit.open("run")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     assert not _faults(page, colours_only=True)
@@ -293,7 +296,7 @@ def test_a_dark_machine_gets_dark_pages(dark_visit: Visit) -> None:
 def test_the_theme_can_be_switched_and_is_kept(
     request: pytest.FixtureRequest, machine: str
 ) -> None:
-    """Whatever the machine is set to."""
+    """The choice overrides the machine's setting."""
     visit: Visit = request.getfixturevalue(machine)
     page = visit.open("api")
     first = page.evaluate("document.documentElement.dataset.theme")
@@ -306,7 +309,7 @@ def test_the_theme_can_be_switched_and_is_kept(
 
 
 def test_one_crosshair_shows_the_values_of_all_curves(visit: Visit) -> None:
-    """By the mouse over power or a signal, and by the keyboard."""
+    """The mouse works over power or a signal, and the keyboard works too."""
     page = visit.open("run")
     page.wait_for_selector("#signal-charts svg.marks")
     assert page.locator("#readout").is_hidden()
@@ -319,16 +322,16 @@ def test_one_crosshair_shows_the_values_of_all_curves(visit: Visit) -> None:
 
 
 def test_clusters_change_with_the_form(visit: Visit) -> None:
-    """What a form offers changes what is drawn."""
+    """A choice in the form changes the chart."""
     page = visit.open("clusters")
     page.fill("input[name=k]", "4")
     page.click("button[type=submit] >> text=Group")
-    # worked out in the background; the page comes again by itself
+    # computed in the background; the page reloads by itself
     page.get_by_text("means of 4 clusters").first.wait_for()
 
 
 def test_charts_are_dark_where_the_page_is(visit: Visit) -> None:
-    """Switched without loading the page again."""
+    """They change without a reload of the page."""
     page = visit.open("run")
     label = "document.querySelector('[data-curves] .role-axis-label text').getAttribute('fill')"
     light = page.evaluate(label)
@@ -339,7 +342,7 @@ def test_charts_are_dark_where_the_page_is(visit: Visit) -> None:
 
 
 def test_a_list_is_searched_while_one_types_and_rows_are_compared(visit: Visit) -> None:
-    """Without loading the page again; the address says what is shown."""
+    """The page does not reload, and the address holds the state."""
     page = visit.open("jobs")
     page.evaluate("window.same = true")
     page.fill("input[name=text]", "train-1")
@@ -368,7 +371,7 @@ def test_a_chart_is_always_that_of_its_list(visit: Visit) -> None:
 
 
 def test_columns_are_hidden_by_the_reader_and_stay_so(visit: Visit) -> None:
-    """Also after another search."""
+    """The choice survives another search."""
     page = visit.open("jobs")
     head = page.locator("th[data-column=carbon]")
     assert head.is_visible()
@@ -442,7 +445,7 @@ def test_a_phone_needs_no_sideways_scrolling(phone: Visit, name: str) -> None:
 
 
 def test_dates_below_a_chart_are_apart_on_a_phone(phone: Visit) -> None:
-    """Thirty days in 270 pixels: fewer dates, with room between them."""
+    """Thirty days in 270 pixels: fewer dates, with space between them."""
     page = phone.open("overview")
     days = [(f"2026-11-{day:02d}", "vision", 4e6) for day in range(1, 31)]
     gaps = page.evaluate(
@@ -474,7 +477,9 @@ def test_lists_of_an_empty_store_have_no_script_errors(browser: Any, tmp_path: P
 
 
 def _faults(page: Any, *, colours_only: bool) -> list[str]:
-    """What axe finds; a page that was made dark is the light one but for its colours."""
+    """Return axe's findings; a page that was switched to dark differs from the light one in
+    colours only.
+    """
     options: dict[str, Any] = {"resultTypes": ["violations"]}
     if colours_only:
         options["runOnly"] = ["color-contrast"]

@@ -28,7 +28,7 @@ PATIENCE_S = 300.0
 
 @contextmanager
 def listening(folder: Path) -> Iterator[int]:
-    """The port of a real server, with the settings of `wattloop serve`."""
+    """Return the port of a real server, with the settings of `wattloop serve`."""
     app = create_app(ServeOptions(store=str(folder / "runs.db"), token="secret"))
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as place:
         place.bind(("127.0.0.1", 0))
@@ -50,7 +50,7 @@ def _connect(port: int, data: bytes = b"") -> socket.socket:
 
 
 def _ends(connection: socket.socket) -> bool:
-    """Whether the server ends it; raises where it does not within our patience."""
+    """Return true if the server ends the connection; raise if it does not within a limit."""
     try:
         while connection.recv(65_536):
             pass
@@ -71,11 +71,11 @@ def _page(port: int) -> int:
 def test_headers_that_do_not_come_end_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    """Nothing, half a request, or a whole one and half of the next."""
+    """No bytes, half a request, or a whole one and half of the next."""
     monkeypatch.setattr(connection_limits, "HEADER_S", 0.3)
     with listening(tmp_path) as port:
         assert _ends(_connect(port, sent))
-        # a busy machine may take longer over a whole request
+        # a busy machine may take longer for a whole request
         monkeypatch.setattr(connection_limits, "HEADER_S", 600.0)
         assert _page(port) == 200
 
@@ -83,7 +83,7 @@ def test_headers_that_do_not_come_end_the_connection(
 def test_more_connections_than_places_do_not_silence_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that wait longest make room; a keep-alive connection in use stays."""
+    """The longest waiting ones are closed; a keep-alive connection in use stays."""
     monkeypatch.setattr(connection_limits, "MOST", 40)
     monkeypatch.setattr(connection_limits, "HEADER_S", 600.0)
     with listening(tmp_path) as port:
@@ -128,7 +128,7 @@ def test_predictions_beyond_the_queue_are_refused_and_pages_go_on(tmp_path: Path
     with TestClient(app) as client, ThreadPoolExecutor(60) as readers:
         where = "/api/v1/predict?model=gpt2&batch={}"
         refused, asked = [], [readers.submit(client.get, where.format(n)) for n in range(1, 61)]
-        while len(refused) < 43:  # answered while the others are held
+        while len(refused) < 43:  # answered while the others wait
             time.sleep(0.01)
             refused = [one for one in asked if one.done()]
         assert {one.result().status_code for one in refused} == {503}

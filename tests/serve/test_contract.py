@@ -6,10 +6,11 @@ CALLS = Path(__file__).with_name("contract_calls.py")
 
 
 def test_no_call_breaks_its_contract() -> None:
-    """Promise: what the OpenAPI document allows is answered as it says, and nonsense is refused.
+    """Promise: a call that the OpenAPI document allows is answered as it says, and an invalid one
+    is refused.
 
-    In a process of its own: schemathesis makes up thousands of calls while it collects, which
-    every worker would do.
+    It runs in a process of its own: schemathesis generates thousands of calls during collection,
+    which every worker would do.
     """
     words = [
         "-p",

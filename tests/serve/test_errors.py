@@ -1,4 +1,4 @@
-"""Promises of faults: one form, a number that says whose fault it is, never a traceback."""
+"""Promises of errors: one form, a status that names the side at fault, and never a traceback."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ TOKEN = {"Authorization": "Bearer secret"}
     ],
 )
 def test_the_number_says_whose_fault_it_is(client: TestClient, path: str, status: int) -> None:
-    """404: not there; 409: cannot be done with what is there; 422: not as the document says."""
+    """404: unknown; 409: impossible with the stored data; 422: not as the document says."""
     answer = client.get(path)
     assert (answer.status_code, list(answer.json())) == (status, ["detail"])
     assert isinstance(answer.json()["detail"], str)
@@ -47,7 +47,7 @@ def test_the_number_says_whose_fault_it_is(client: TestClient, path: str, status
 def test_a_refusal_at_the_door_has_the_same_form(
     place: Path, headers: dict[str, str], status: int
 ) -> None:
-    """JSON for a program; and it says which kind of token is wanted."""
+    """A program gets JSON, which names the required kind of token."""
     options = ServeOptions(store=str(place), host="0.0.0.0", token="secret")
     with TestClient(create_app(options)) as client:
         answer = client.get("/api/v1/jobs", headers=headers)
@@ -57,13 +57,13 @@ def test_a_refusal_at_the_door_has_the_same_form(
 
 
 def test_another_name_is_refused_in_the_same_form(client: TestClient) -> None:
-    """Also where no token is at hand."""
+    """This also holds without a token."""
     answer = client.get("/api/v1/jobs", headers={"Host": "evil.example"})
     assert (answer.status_code, list(answer.json())) == (421, ["detail"])
 
 
 def test_a_fault_of_ours_has_the_form_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """500 as JSON and as a page, without what went wrong inside."""
+    """500 as JSON and as a page, without internal details."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("secret of the house")
@@ -101,7 +101,7 @@ def test_a_token_of_any_characters_opens_and_stays(place: Path) -> None:
     ],
 )
 def test_numbers_and_nests_without_end_are_refused(place: Path, said: str) -> None:
-    """422, in a status and in a delivery; nothing of it stops the server."""
+    """422, in a status and in a delivery, and the server continues."""
     with TestClient(create_app(ServeOptions(store=str(place), token="secret"))) as client:
         status = client.post("/api/v1/nodes/n1/status", content=said, headers=TOKEN)
         assert status.status_code == 422
@@ -111,7 +111,7 @@ def test_numbers_and_nests_without_end_are_refused(place: Path, said: str) -> No
 
 
 def test_a_nul_in_an_address_is_looked_for_as_the_store_keeps_it(client: TestClient) -> None:
-    """A database would say that it cannot be reached."""
+    """Otherwise a database would report that it is unreachable."""
     assert client.get("/api/v1/jobs?text=%00").json()["jobs"] == []
     missing = client.get("/api/v1/runs/a%00b")
     assert (missing.status_code, "\N{REPLACEMENT CHARACTER}" in missing.json()["detail"]) == (
@@ -121,7 +121,7 @@ def test_a_nul_in_an_address_is_looked_for_as_the_store_keeps_it(client: TestCli
 
 
 def test_a_node_that_nobody_knows_is_not_forgotten_twice(place: Path) -> None:
-    """404 the second time."""
+    """The second request gets 404."""
     with TestClient(create_app(ServeOptions(store=str(place), token="secret"))) as client:
         client.post("/api/v1/nodes/n1/status", content="{}", headers=TOKEN)
         answers = [client.delete("/api/v1/nodes/n1", headers=TOKEN) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Five questions of a reader who is new to the dashboard: at most three clicks from its front page.
+"""Promises to a new reader of the dashboard: five answers within three clicks from its front page.
 
 Each test follows links, buttons and boxes by the text that a reader sees, and counts them.
 """
@@ -39,13 +39,13 @@ MOST_CLICKS = 3
 
 @dataclass
 class Reader:
-    """Someone at the front page, whose clicks are counted."""
+    """A reader who starts at the front page, and whose clicks are counted."""
 
     page: Any
     clicks: int = 0
 
     def click(self, role: str, name: str, within: str = "body") -> None:
-        """Click what is called so; a link leads to a page that is then loaded."""
+        """Click the element with this text; a link leads to a page that is then loaded."""
         place = self.page.locator(within).get_by_role(role, name=name, exact=True).first
         self.clicks += 1
         place.click()
@@ -92,7 +92,7 @@ def reader(base: str, window: Any) -> Reader:
 
 
 def test_what_cost_most_last_week(reader: Reader) -> None:
-    """The card of what cost most has last week; all of its runs are in the list, as many."""
+    """The card of the most expensive run covers last week, and the list has the same runs."""
     reader.click("link", "last week", "section:has(#largest)")
     reader.sees("unet-seg", "section:has(#largest)")
     cells = reader.page.locator("section:has(#largest) tbody tr").first.locator("td")
@@ -117,7 +117,7 @@ def test_which_of_two_runs_is_better_and_whether_it_is_certain(reader: Reader) -
 
 
 def test_two_runs_are_found_by_name_on_the_page_of_comparisons(reader: Reader) -> None:
-    """A search as one types, and a click on each: no box to tick, no button."""
+    """Search while typing, and click on each: no box to tick, no button."""
     reader.click("link", "Compare", "header")
     for name in ("vit-base", "bert-large"):
         reader.page.get_by_role("searchbox", name="Search").fill(name)
@@ -130,7 +130,7 @@ def test_two_runs_are_found_by_name_on_the_page_of_comparisons(reader: Reader) -
 
 
 def test_why_a_run_is_wasteful(reader: Reader) -> None:
-    """The page of the run says it, with evidence and what to do."""
+    """The page of the run shows it, with evidence and a remedy."""
     reader.click("link", "gpt2", "section:has(#largest)")
     reader.sees("Waste, and what to do about it")
     reader.sees("data", "section:has(#advice)")
@@ -138,7 +138,7 @@ def test_why_a_run_is_wasteful(reader: Reader) -> None:
 
 
 def test_what_the_job_would_cost_on_an_h100(reader: Reader) -> None:
-    """From the run alone: money, time, energy and CO2e of the whole job, with intervals."""
+    """The run alone gives money, time, energy and CO2e of the whole job, with intervals."""
     reader.click("link", "gpt2-capped", "section:has(#largest)")
     reader.click("link", "On another GPU: what would it cost on an H100?")
     reader.sees("gpt2-capped on NVIDIA H100")
@@ -151,14 +151,14 @@ def test_what_the_job_would_cost_on_an_h100(reader: Reader) -> None:
 
 
 def test_what_a_job_would_cost_is_asked_on_the_page_of_predictions(reader: Reader) -> None:
-    """The newest run on an H100 is chosen already."""
+    """The newest run on an H100 is selected at the start."""
     reader.click("link", "Predict", "header")
     reader.click("button", "Show its cost")
     reader.sees("gpt2-capped on NVIDIA H100")
 
 
 def test_a_run_whose_model_is_known_has_a_closer_prediction(reader: Reader) -> None:
-    """The form is filled in with model, batch and number of GPUs; the step is predicted, too."""
+    """The form has model, batch and number of GPUs; the step is predicted, too."""
     for library in ("torch", "transformers"):
         pytest.importorskip(library, reason=f"{library} is not installed")
     reader.click("link", "gpt2", "section:has(#largest)")
@@ -170,7 +170,7 @@ def test_a_run_whose_model_is_known_has_a_closer_prediction(reader: Reader) -> N
 
 
 def test_whether_anything_is_wrong_on_node_7(reader: Reader) -> None:
-    """The front page names the node; its row has the fault, those of the others say well."""
+    """The front page names the node; its row shows the fault, and the other rows are healthy."""
     reader.sees(FAULT)
     reader.click("link", "node7", "section:has(#health)")
     row = reader.page.locator("tr[id='node7']")
@@ -180,7 +180,7 @@ def test_whether_anything_is_wrong_on_node_7(reader: Reader) -> None:
 
 
 def test_a_node_without_an_agent_is_judged_by_its_runs(reader: Reader) -> None:
-    """Sensors and failed runs of a host that only has runs; its name leads to them."""
+    """It shows sensors and failed runs of a host without an agent; its name leads to them."""
     reader.click("link", "Nodes", "header")
     row = reader.page.locator(f"tr[id='{BARE_NODE}']")
     assert "no agent" in row.inner_text() and "1 run failed" in row.inner_text()
@@ -209,7 +209,7 @@ ANSWERS = {
 def test_answers_can_be_read_by_everybody(
     base: str, window: Any, name: str, width: int, theme: str
 ) -> None:
-    """Nothing that axe finds, and nothing wider than the window."""
+    """axe finds no fault, and no element is wider than the window."""
     window.set_default_timeout(PATIENCE_MS)
     window.set_viewport_size({"width": width, "height": 900})
     window.goto(base + ANSWERS[name], wait_until="load")

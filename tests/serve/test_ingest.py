@@ -1,4 +1,4 @@
-"""Promises of ingest: in order, once, only with the token, and nothing of it is lost."""
+"""Promises of ingest: in order, once, only with the token, and without loss."""
 
 from array import array
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ TOKEN = {"Authorization": "Bearer secret"}
 
 
 def header(run_id: str = RUN) -> bytes:
-    """One gauge on another machine."""
+    """Return a header with one gauge on another machine."""
     domain = {
         **{"name": "gpu:0", "kind": "gauge", "scope": "gpu", "source": "NVML"},
         **{"provenance": "measured", "inside": None, "resolution": 1.0, "update_period_s": 0.1},
@@ -35,13 +35,13 @@ def header(run_id: str = RUN) -> bytes:
 
 
 def samples(begin: int, end: int) -> bytes:
-    """100 W, ten times a second."""
+    """Return samples of 100 W, ten times a second."""
     times_s = array("d", [n / 10 for n in range(begin, end)])
     return samples_frame(0, 1, times_s, array("d", [100.0] * len(times_s)))
 
 
 def the_end() -> bytes:
-    """The run finished."""
+    """Return the end of a finished run."""
     return json_frame(
         END,
         {
@@ -53,19 +53,19 @@ def the_end() -> bytes:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
-    """A server that takes runs."""
+    """A client of a server that accepts runs."""
     options = ServeOptions(store=str(tmp_path / "runs.db"), token="secret")
     with TestClient(create_app(options)) as found:
         yield found
 
 
 def post(client: TestClient, offset: int, piece: bytes, run: str = RUN) -> Any:
-    """One piece."""
+    """Send one piece."""
     return client.post(f"/api/v1/ingest/{run}?offset={offset}", content=piece, headers=TOKEN)
 
 
 def test_pieces_become_a_run_whatever_is_sent_twice(client: TestClient) -> None:
-    """The answer to a piece may be lost: sent again, in part or whole, it changes nothing."""
+    """The answer to a piece may be lost: a repeated piece, partial or whole, changes nothing."""
     whole = header() + samples(0, 50) + samples(50, 101) + the_end()
     cuts = [0, len(header()), len(header()) + 33, len(header()) + 700, len(whole)]
     for begin, end in pairwise(cuts):
@@ -81,7 +81,7 @@ def test_pieces_become_a_run_whatever_is_sent_twice(client: TestClient) -> None:
 
 
 def test_a_piece_that_does_not_follow_is_told_where_to_begin(client: TestClient) -> None:
-    """409 with the offset that is expected."""
+    """409 with the expected offset."""
     post(client, 0, header())
     answer = post(client, 5_000, samples(0, 1))
     assert answer.status_code == 409
@@ -90,7 +90,7 @@ def test_a_piece_that_does_not_follow_is_told_where_to_begin(client: TestClient)
 
 
 def test_nothing_is_written_without_the_token(client: TestClient, tmp_path: Path) -> None:
-    """Neither without one, nor with a wrong one, nor with the cookie alone."""
+    """A missing token, a wrong one, or the cookie alone is refused."""
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Cookie": "wattloop_token=secret"}):
         answer = client.post(f"/api/v1/ingest/{RUN}", content=header(), headers=headers)
         assert answer.status_code == 401
@@ -102,7 +102,7 @@ def test_nothing_is_written_without_the_token(client: TestClient, tmp_path: Path
 
 @pytest.mark.parametrize("piece", [b"", b"nonsense", samples(0, 1), header("another-run")])
 def test_what_is_no_journal_is_refused(client: TestClient, piece: bytes) -> None:
-    """The first piece begins with the header of that very run."""
+    """The first piece begins with the header of that run."""
     assert post(client, 0, piece).status_code == 422
 
 
@@ -114,13 +114,13 @@ def test_identifiers_are_names_and_not_paths(client: TestClient, run: str, tmp_p
 
 
 def test_a_piece_has_a_largest_size(client: TestClient) -> None:
-    """413 before it is all in memory."""
+    """413 comes before the whole piece is in memory."""
     answer = post(client, 0, header() + b"x" * (LARGEST_PIECE_B + 1))
     assert answer.status_code == 413
 
 
 def test_a_machine_that_is_never_heard_of_again_leaves_a_run_that_died(client: TestClient) -> None:
-    """With the energy of what it had sent."""
+    """The run has the energy of the sent samples."""
     post(client, 0, header() + samples(0, 101))
     state = client.app.state.wattloop  # type: ignore[attr-defined] # of FastAPI
     assert state.ingest.abandoned() == []

@@ -1,4 +1,4 @@
-"""Promises of days and moments in a query: what RFC 3339 allows, and nothing that is guessed."""
+"""Promises of days and moments in a query: those of RFC 3339, and no guess."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_a_moment_is_the_same_everywhere(text: str, wall_s: float | None) -> Non
 
 
 def test_a_day_begins_at_the_servers_midnight() -> None:
-    """And the first and last that a calendar has are days, too."""
+    """The first and the last day of the calendar are valid, too."""
     first, second = moment_wall_s("2026-01-31"), moment_wall_s("2026-02-01")
     assert first is not None
     assert second is not None
@@ -43,6 +43,6 @@ def test_a_day_begins_at_the_servers_midnight() -> None:
     ],
 )
 def test_what_means_different_things_is_refused(text: str) -> None:
-    """Among them a moment without its offset."""
+    """A moment without its offset is an example."""
     with pytest.raises(ValueError, match=r"\w"):
         moment_wall_s(text)

@@ -1,4 +1,4 @@
-"""Whatever a journal holds, no page fails, no other run waits for it, and a restart works.
+"""Promises under any journal: no page fails, no other run waits for it, and a restart works.
 
 A node's or a writer's token may send any bytes. Journals here are changed at random places by a
 seeded generator: WATTLOOP_FUZZ_JOURNALS=1000 tries more of them than the usual test run does.
@@ -50,7 +50,7 @@ GOOD = "20260101-000000-000000"
 
 
 def _frames(run_id: str) -> list[tuple[bytes, Any]]:
-    """A journal with something of everything, as (kind, JSON)."""
+    """Return a journal with every kind of frame, as (kind, JSON)."""
     header = header_of(
         run_id,
         host="far",
@@ -102,7 +102,7 @@ def _places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def _changed(data: Any, chance: random.Random) -> Any:
-    """The same with one or two values that are of another kind, or missing."""
+    """Return the frames with one or two values of another kind, or missing."""
     data = json.loads(json.dumps(data))
     for _ in range(chance.choice((1, 1, 2))):
         places = list(_places(data))
@@ -120,11 +120,11 @@ def _changed(data: Any, chance: random.Random) -> Any:
 
 
 def _journal(run_id: str, number: int) -> bytes:
-    """Journal `number`: always the same bytes."""
+    """Return journal `number`, which is always the same bytes."""
     chance = random.Random(number)
     frames = _frames(run_id)
     if chance.random() < 0.5:
-        del frames[-1]  # it has to be closed by the server
+        del frames[-1]  # the server has to close it
     if chance.random() < 0.1:
         chance.shuffle(frames)
     at = chance.randrange(len(frames))
@@ -181,9 +181,9 @@ def _app(folder: Path) -> Any:
 
 
 def test_no_journal_breaks_a_page(tmp_path: Path) -> None:
-    """Neither its own nor another's, while it arrives and when it is in the store."""
+    """This covers its own page and all others, while it arrives and when it is stored."""
     failing: dict[str, list[str]] = {}
-    numbers = (*range(JOURNALS), 486, 917)  # the last two broke a page once
+    numbers = (*range(JOURNALS), 486, 917)  # the last two once broke a page
     with TestClient(_app(tmp_path), raise_server_exceptions=False) as client:
         good = b"".join(json_frame(kind, data) for kind, data in _frames(GOOD))
         assert _send(client, GOOD, good, final=True) == 200
@@ -206,14 +206,14 @@ def test_no_journal_breaks_a_page(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", ["x", [1], {"a": 1}, None, True, 10**30, -5])
 def test_silent_runs_are_closed_whatever_arrived_before_them(tmp_path: Path, odd: Any) -> None:
-    """One with an odd format comes first in the folder; the others are closed all the same."""
+    """One with an odd format comes first in the folder, and the others are closed all the same."""
     with TestClient(_app(tmp_path), raise_server_exceptions=False) as client:
         bad = json_frame(HEADER, {**header_of("20260101-aaa", host="far"), "format": odd})
         good = json_frame(HEADER, header_of("20260101-bbb", host="far"))
         _send(client, "20260101-aaa", bad + _samples(random.Random(0)), final=False)
         assert _send(client, "20260101-bbb", good, final=False) == 200
     folder = tmp_path / "runs.db.journals"
-    # as an earlier release took it in
+    # as an earlier release accepted it
     (folder / "incoming" / "20260101-000.part").write_bytes(
         json_frame(HEADER, {**header_of("20260101-000", host="far"), "format": odd})
     )
@@ -255,7 +255,7 @@ def test_a_live_run_of_senseless_frames_breaks_no_page_and_no_stream(
     app = _app(tmp_path)
     with TestClient(app, raise_server_exceptions=False) as client:
         assert _send(client, run_id, data, final=False) == 200
-        for _ in range(2):  # the first look may still be under way when it is answered
+        for _ in range(2):  # the first read may still be in progress when it is answered
             assert not _failing(client, ("/api/v1/runs/live", f"/runs/{run_id}", "/"))
             time.sleep(FollowedJournals.EVERY_S)
         found = live_journal(app.state.wattloop.store, run_id)
@@ -264,12 +264,12 @@ def test_a_live_run_of_senseless_frames_breaks_no_page_and_no_stream(
         blocks = [body for kind, body in tail.poll() if kind == SAMPLES]
         rows = [row for block in blocks for row in (*_rows(block, found[0], {}),)]
         assert rows[0]["power_w"] == 300.0
-        json.dumps(rows, allow_nan=False)  # a browser reads no other JSON
+        json.dumps(rows, allow_nan=False)  # a browser accepts no other JSON
         tail.close()
 
 
 def test_a_journal_that_cannot_be_stored_is_named_with_its_reason(tmp_path: Path) -> None:
-    """On the Nodes page, also after a restart; sent again, it is refused with the reason."""
+    """The Nodes page names it, also after a restart; sent again, it is refused with the reason."""
     run_id = "20260101-aaa"
     with TestClient(_app(tmp_path), raise_server_exceptions=False) as client:
         data = json_frame(HEADER, header_of(run_id, host="far"))

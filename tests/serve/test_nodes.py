@@ -1,4 +1,4 @@
-"""Promises of a fleet's server: a token opens what it is for, and no figure is believed blindly."""
+"""Promises of a fleet's server: a token has its role's rights only, and figures are checked."""
 
 import json
 import math
@@ -27,7 +27,7 @@ NASTY = "<script>alert(1)</script>"
 
 
 class Fleet:
-    """A server for others, and the secrets of those who use it."""
+    """A server that listens on other addresses, and the tokens of its clients."""
 
     def __init__(self, folder: Path, client: TestClient, secrets: dict[str, str]) -> None:
         self.folder, self.client, self.secrets = folder, client, secrets
@@ -87,7 +87,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
 def test_a_token_opens_what_it_is_for(
     fleet: Fleet, who: str, reads: int, writes_runs: int, speaks: int
 ) -> None:
-    """By role, and for a node only what is its own."""
+    """By role, and for a node only its own runs."""
     assert fleet.get("/api/v1/jobs", who).status_code == reads
     assert fleet.get("/api/v1/fleet/power", who).status_code == reads
     data = fleet.journal(host="n1")
@@ -121,7 +121,7 @@ def test_secrets_are_nowhere_on_disk(fleet: Fleet) -> None:
 
 
 def test_nobody_writes_another_nodes_run(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither begins nor goes on with it, nor calls his own by another's name, nor replaces it."""
+    """A node neither begins, continues nor replaces another's run, nor uses its name."""
     n1 = fleet.journal(host="n1")
     whole_b = len(n1)
     assert fleet.deliver(Piece(RUN, 0, n1[:900])).json()["pieces"][0]["offset"] == 900
@@ -150,7 +150,7 @@ def test_nobody_writes_another_nodes_run(fleet: Fleet, caplog: pytest.LogCapture
 def test_a_flood_of_refusals_is_counted_not_written(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line says it; the page of nodes knows how many there were."""
+    """One log line reports it, and the page of nodes has their number."""
     for _ in range(50):
         fleet.get("/api/v1/jobs", "guess\r\nforged: line")
     lines = [record.getMessage() for record in caplog.records]
@@ -172,7 +172,7 @@ def test_a_flood_of_refusals_is_counted_not_written(
 def test_figures_that_cannot_be_are_kept_marked_and_in_no_total(
     fleet: Fleet, energy_j: float, seconds: float, why: str
 ) -> None:
-    """Above what the devices may draw, negative, no number, or not over yet."""
+    """Above the devices' power, negative, not a number, or from the future."""
     good = "20260101-000001-aaaaaa"
     fleet.deliver(Piece(good, 0, fleet.journal(good)))
     answer = fleet.deliver(Piece(RUN, 0, fleet.journal(energy_j=energy_j, seconds=seconds)))
@@ -188,7 +188,7 @@ def test_figures_that_cannot_be_are_kept_marked_and_in_no_total(
 
 
 def test_a_limit_that_is_made_up_does_not_help(fleet: Fleet) -> None:
-    """A node that claims a GPU of a megawatt is measured by what GPUs draw."""
+    """A node that claims a GPU of a megawatt is checked against known GPUs."""
     end = end_of(energy_j=1e6)
     end["result"]["domains"][0]["tdp_w"] = 1e6
     data = json_frame(HEADER, {"format": 1, **header_of(RUN)}) + json_frame(END, end)
@@ -198,7 +198,7 @@ def test_a_limit_that_is_made_up_does_not_help(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("ahead_s", [180.0, -300.0])
 def test_a_clock_that_is_minutes_off_is_corrected_and_said(fleet: Fleet, ahead_s: float) -> None:
-    """The start is where the server's clock has it; the correction is stored and shown."""
+    """The start follows the server's clock; the correction is stored and shown."""
     began_s = time.time() - 60
     data = fleet.journal(started_wall_s=began_s + ahead_s)
     fleet.deliver(Piece(RUN, 0, data), ahead_s=ahead_s)
@@ -212,7 +212,7 @@ def test_a_clock_that_is_minutes_off_is_corrected_and_said(fleet: Fleet, ahead_s
 
 
 def test_a_clock_that_is_right_is_left_alone(fleet: Fleet) -> None:
-    """Moments on the way are no offset."""
+    """Moments of transport are not an offset."""
     fleet.deliver(Piece(RUN, 0, fleet.journal()))
     assert fleet.get(f"/api/v1/runs/{RUN}").json()["clock_offset_s"] is None
 
@@ -236,7 +236,7 @@ def test_power_of_the_fleet_is_of_those_who_speak(fleet: Fleet) -> None:
 
 
 def test_a_node_that_is_no_more_is_forgotten(fleet: Fleet) -> None:
-    """By who runs the server, not by the node or another one."""
+    """The server's operator can remove it, the node itself or another one cannot."""
     fleet.deliver()
     for who, status in (("n1", 403), ("writer", 403), ("admin", 200)):
         headers = fleet._as(who)
@@ -263,7 +263,7 @@ def test_what_goes_on_for_no_job_is_not_listed_among_jobs(fleet: Fleet) -> None:
     ],
 )
 def test_a_status_that_makes_no_sense_is_refused(fleet: Fleet, said: str) -> None:
-    """422, and nothing of it is shown."""
+    """422, and no part of it is shown."""
     assert fleet.post("/api/v1/nodes/n1/status", "n1", said).status_code == 422
     assert fleet.get("/api/v1/fleet/power").json()["power_w"] is None
 
@@ -276,12 +276,12 @@ def test_a_status_that_makes_no_sense_is_refused(fleet: Fleet, said: str) -> Non
     ],
 )
 def test_a_delivery_that_makes_no_sense_is_refused(fleet: Fleet, body: bytes) -> None:
-    """422, and the server goes on."""
+    """422, and the server continues."""
     assert fleet.post("/api/v1/nodes/n1/delivery", "n1", body).status_code == 422
 
 
 def test_hostile_texts_are_cut_and_shown_as_text(fleet: Fleet) -> None:
-    """A user's job may be called anything; pages, lists and logs stay whole."""
+    """A user's job may have any name; pages, lists and logs stay valid."""
     long = NASTY + "x" * 100_000
     facts = {"scheduler": "slurm", "job": "78", "cluster": NASTY, "partition": long}
     data = fleet.journal(
@@ -312,7 +312,7 @@ def test_hostile_texts_are_cut_and_shown_as_text(fleet: Fleet) -> None:
 def test_a_run_that_cannot_be_understood_is_set_aside_once(
     fleet: Fleet, changes: dict[str, Any]
 ) -> None:
-    """Its node is told so, and does not send it for ever."""
+    """Its node is told so, and does not send it again."""
     data = json_frame(HEADER, {"format": 1, **header_of(RUN), **changes})
     data += json_frame(END, end_of())
     assert fleet.deliver(Piece(RUN, 0, data)).json()["pieces"][0]["refused"]
@@ -321,7 +321,7 @@ def test_a_run_that_cannot_be_understood_is_set_aside_once(
 
 
 def test_an_event_that_no_reader_gets_through_holds_up_no_other_run(fleet: Fleet) -> None:
-    """Brackets in brackets without end: the run ends where they begin, its node goes on."""
+    """With endlessly nested brackets the run ends where they begin, and its node continues."""
     data = json_frame(HEADER, {"format": 1, **header_of(RUN)})
     data += pack_frame(EVENT, b"[" * 100_000) + json_frame(END, end_of())
     other = "20260101-000002-cccccc"
@@ -344,7 +344,7 @@ def test_only_agents_speak_for_whole_jobs(fleet: Fleet) -> None:
 
 
 def test_a_writer_touches_no_run_of_a_node(fleet: Fleet) -> None:
-    """Neither one that grows, nor one that is kept while its node is silent, nor in its name."""
+    """Neither a growing run, nor one that was closed while its node was silent, nor in its name."""
     data = fleet.journal()
     path = f"/api/v1/ingest/{RUN}"
     fleet.deliver(Piece(RUN, 0, data[:900]))
@@ -362,7 +362,7 @@ def test_a_writer_touches_no_run_of_a_node(fleet: Fleet) -> None:
 
 
 def test_a_writer_goes_on_with_a_run_of_its_own_machine(fleet: Fleet) -> None:
-    """Also after it was silent for so long that the run was kept as died."""
+    """This also holds after a silence so long that the run was stored as died."""
     data = fleet.journal(host="laptop")
     path = f"/api/v1/ingest/{RUN}"
     assert fleet.post(path, "writer", data[:900]).json()["offset"] == 900
@@ -374,7 +374,7 @@ def test_a_writer_goes_on_with_a_run_of_its_own_machine(fleet: Fleet) -> None:
 
 
 def test_a_machine_that_comes_back_after_hours_gives_all_of_its_run(fleet: Fleet) -> None:
-    """Kept as died while it was silent; replaced by the whole when it comes."""
+    """It was stored as died during the silence; the whole run replaces it."""
     data = fleet.journal()
     fleet.deliver(Piece(RUN, 0, data[:900]))
     state = fleet.client.app.state.wattloop  # type: ignore[attr-defined] # of FastAPI
@@ -391,7 +391,7 @@ def test_a_machine_that_comes_back_after_hours_gives_all_of_its_run(fleet: Fleet
 
 
 def test_a_full_disk_asks_nodes_to_wait(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """503 with the time to come again; nothing is taken."""
+    """503 with the time of the next attempt; no byte is accepted."""
     monkeypatch.setattr("wattloop.store.ingest.spool.ROOM_B", 1e18)
     answer = fleet.deliver(Piece(RUN, 0, fleet.journal()))
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")

@@ -1,4 +1,4 @@
-"""Promises of the OpenAPI document: who may call what, and nothing that is left to guess."""
+"""Promises of the OpenAPI document: which client may call what, and complete descriptions."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ WRITES = {
 
 
 def document(folder: Path, host: str = "127.0.0.1") -> dict[str, Any]:
-    """As the server writes it."""
+    """Return the document that the server writes."""
     options = ServeOptions(store=str(folder / "runs.db"), host=host, token="secret")
     with TestClient(create_app(options)) as client:
         answer = client.get("/api/v1/openapi.json", headers={"Authorization": "Bearer secret"})
@@ -33,14 +33,14 @@ def document(folder: Path, host: str = "127.0.0.1") -> dict[str, Any]:
 
 
 def calls(found: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Method, path and description of each."""
+    """Return method, path and description of each call."""
     for path, methods in found["paths"].items():
         for method, call in methods.items():
             yield method, path, call
 
 
 def test_only_the_header_writes_and_the_document_says_so(tmp_path: Path) -> None:
-    """Reading is open on this machine's address, and on any other wants the token as well."""
+    """Reading is open on this machine's address; on any other it needs the token as well."""
     here, elsewhere = document(tmp_path), document(tmp_path, "0.0.0.0")
     for found in (here, elsewhere):
         own = {(method, path) for method, path, call in calls(found) if "security" in call}
@@ -55,7 +55,7 @@ def test_only_the_header_writes_and_the_document_says_so(tmp_path: Path) -> None
 
 
 def test_every_call_says_what_it_takes_and_what_it_answers(tmp_path: Path) -> None:
-    """Bodies with their media type, parameters that are never null, one form of fault."""
+    """Bodies with their media type, parameters that are never null, and one form of error."""
     for method, path, call in calls(document(tmp_path)):
         where = f"{method} {path}"
         assert call["description"], where

@@ -1,4 +1,4 @@
-"""`POST /api/v1/predict`: documented, bounded, and never broken by one bad pair."""
+"""Promises of `POST /api/v1/predict`: documented, bounded, and robust against one bad pair."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def _ask(client: TestClient, question: Any, **how: Any) -> Any:
 
 
 def test_the_answer_is_as_documented(client: TestClient) -> None:
-    """Rows in the order of the pairs, a best one for each job, and every field of the document."""
+    """Rows in the order of the pairs, a best one for each job, and every documented field."""
     found = _ask(client, {"jobs": [JOB, {"model": "x"}], "placements": PLACES})
     assert found.status_code == 200
     answer = BatchAnswer.model_validate(found.json())
@@ -42,7 +42,7 @@ def test_the_answer_is_as_documented(client: TestClient) -> None:
 
 
 def test_the_example_of_the_documentation_is_answered(client: TestClient) -> None:
-    """docs/oracle-service.md shows a question that works, and fields that are there."""
+    """docs/oracle-service.md shows a request that works, with existing fields."""
     text = (Path(__file__).parents[2] / "docs" / "oracle-service.md").read_text()
     asked = re.search(r"-d '(\{.*?\n\})'", text, re.S)
     shown = re.search(r"```json\n(.*?)```", text, re.S)
@@ -55,7 +55,7 @@ def test_the_example_of_the_documentation_is_answered(client: TestClient) -> Non
 
 
 def test_the_document_of_calls_is_whole(client: TestClient) -> None:
-    """Every part of a question is described where it stands; references lead somewhere."""
+    """Every part of a request has its description, and references resolve."""
     document = client.get("/api/v1/openapi.json").json()
     call = document["paths"]["/api/v1/predict"]["post"]
     form = call["requestBody"]["content"]["application/json"]["schema"]
@@ -65,7 +65,7 @@ def test_the_document_of_calls_is_whole(client: TestClient) -> None:
 
 
 def test_named_pairs_alone_are_answered(client: TestClient) -> None:
-    """Two of four."""
+    """Two of four pairs are answered."""
     found = _ask(client, {"jobs": [JOB], "placements": PLACES, "pairs": [[0, 3], [0, 1]]}).json()
     assert [row["placement"] for row in found["results"]] == [3, 1]
 
@@ -84,7 +84,7 @@ def test_named_pairs_alone_are_answered(client: TestClient) -> None:
 def test_senseless_questions_are_refused_in_words(
     client: TestClient, question: Any, said: str
 ) -> None:
-    """Status 422, and what is wrong where."""
+    """Status 422, with the error and its place."""
     found = _ask(client, question)
     assert found.status_code == 422
     assert said in found.json()["detail"]
@@ -101,13 +101,13 @@ def test_senseless_questions_are_refused_in_words(
 def test_questions_that_this_server_cannot_answer_are_told_apart(
     client: TestClient, question: Any, said: str
 ) -> None:
-    """Status 409: each part is well formed, and together they are about nothing."""
+    """Status 409: each part is well formed, but they do not fit together."""
     found = _ask(client, question)
     assert (found.status_code, said in found.json()["detail"]) == (409, True)
 
 
 def test_a_question_too_large_is_not_read(client: TestClient) -> None:
-    """Status 413 as soon as the limit is passed."""
+    """Status 413 comes as soon as the limit is exceeded."""
     found = client.post("/api/v1/predict", content=b" " * (LARGEST_B + 1))
     assert found.status_code == 413
 
@@ -122,7 +122,7 @@ def test_text_of_any_kind_gets_an_answer(client: TestClient) -> None:
 
 
 def test_a_fleet_answers_without_placements(place: Any) -> None:
-    """Its machines, by their names."""
+    """It returns the fleet's machines by name."""
     options = ServeOptions(store=str(place), cluster="thesis")
     with TestClient(create_app(options)) as client:
         found = _ask(client, {"jobs": [{**JOB, "gpus": 2}]}).json()
@@ -130,7 +130,7 @@ def test_a_fleet_answers_without_placements(place: Any) -> None:
 
 
 def test_from_elsewhere_the_token_is_needed(place: Any) -> None:
-    """As for everything that can be read."""
+    """This is as for all that can be read."""
     options = ServeOptions(store=str(place), host="0.0.0.0", token="secret")
     question = {"jobs": [JOB], "placements": PLACES}
     with TestClient(create_app(options)) as client:
@@ -140,7 +140,7 @@ def test_from_elsewhere_the_token_is_needed(place: Any) -> None:
 
 
 def test_submit_answers_in_json_and_in_lines(place: Any) -> None:
-    """The same figures; lines for programs without a reader of JSON."""
+    """The figures are the same; lines are for programs without a JSON parser."""
     job = {"comment": "wattloop:model=resnet-50,precision=tf32,batch=64,samples=1e6", "gpus": 2}
     with TestClient(create_app(ServeOptions(store=str(place), cluster="thesis"))) as client:
         client.app.state.wattloop.oracle.warm_up()  # type: ignore[attr-defined] # Starlette's own
@@ -158,7 +158,7 @@ def test_submit_answers_in_json_and_in_lines(place: Any) -> None:
     [(Role.READER, 200), (Role.SCHEDULER, 200), (Role.WRITER, 200), (Role.NODE, 403)],
 )
 def test_roles_that_read_may_ask(place: Any, tmp_path: Path, role: Role, status: int) -> None:
-    """A scheduler of another make needs no right to write; a node's token asks nothing."""
+    """Another scheduler needs no right to write; a node's token may not ask."""
     tokens = tmp_path / "tokens.json"
     secret = add_token(tokens, "caller", role, node="n1" if role is Role.NODE else "")
     options = ServeOptions(store=str(place), host="0.0.0.0", token="admin", tokens=tokens)

@@ -1,4 +1,4 @@
-"""Promises of the overview: each joule in its day, periods next to those before them."""
+"""Promises of the overview: each joule in its day, periods next to the preceding ones."""
 
 import html
 import re
@@ -78,7 +78,7 @@ def test_a_run_of_two_days_is_divided_by_time(place: Path) -> None:
 
 
 def test_names_beyond_the_largest_are_others(place: Path) -> None:
-    """Bars have few colours; no joule is lost."""
+    """Bars have few colours, and no joule is lost."""
     for number in range(1, 12):
         add(place, number, NOON - HOUR_S, tags={"project": f"p{number:02}"})
     days = overview_answer(state_of(place), "project", NOON).days
@@ -88,7 +88,7 @@ def test_names_beyond_the_largest_are_others(place: Path) -> None:
 
 
 def test_what_nodes_use_for_no_job_is_apart(place: Path) -> None:
-    """In the bars under its own name, not in the sums of jobs."""
+    """The bars have a name of its own for it, and the sums of jobs exclude it."""
     add(place, 1, NOON - HOUR_S)
     add(place, 5, NOON - HOUR_S, kind="unallocated")
     answer = overview_answer(state_of(place), "project", NOON)
@@ -98,7 +98,7 @@ def test_what_nodes_use_for_no_job_is_apart(place: Path) -> None:
 
 
 def test_cost_uses_one_tariff_and_says_whose(place: Path) -> None:
-    """The server's own; else that of the newest run; else none, never zero."""
+    """The server's own tariff, else that of the newest run, else none, never zero."""
     accounting = {"cost": {"amount": 1.0, "currency": "CHF", "tariff_per_kwh": 0.36}}
     kwh = {"energy_j": 3.6e6}
     add(place, 1, NOON - HOUR_S, accounting={"facility": kwh})
@@ -115,7 +115,7 @@ def test_cost_uses_one_tariff_and_says_whose(place: Path) -> None:
 
 
 def test_an_empty_store_names_three_commands(place: Path) -> None:
-    """And nothing else."""
+    """The page shows nothing else."""
     with TestClient(create_app(ServeOptions(store=str(place)))) as client:
         page = client.get("/").text
     assert page.count("data-copy") == 3
@@ -124,7 +124,7 @@ def test_an_empty_store_names_three_commands(place: Path) -> None:
 
 
 def test_one_run_fills_every_part(place: Path) -> None:
-    """What it used, what its host could not read, what it might save, with commands to copy."""
+    """Its use, unreadable devices, a possible saving, and commands to copy."""
     now_s = time.time()
     lost = Missing("dram", "no permission", "sudo chmod a+r /sys/class/powercap")
     seen = saved_run("seen", OBSERVED, started_wall_s=now_s - 60, command=["python", "my train.py"])
@@ -147,7 +147,7 @@ def as_fields(run: Any) -> dict[str, Any]:
 
 
 def test_live_runs_have_their_watts_and_energy_so_far(tmp_path: Path) -> None:
-    """On the page and as JSON, before there is any result."""
+    """The page and the JSON have them before there is a result."""
     with (
         filled(tmp_path) as store,
         TestClient(create_app(ServeOptions(store=str(store.path)))) as client,
@@ -174,7 +174,7 @@ def test_lists_had_this_address_before(place: Path) -> None:
 
 
 def test_trials_are_folded_on_the_page_and_on_request_in_the_json(place: Path) -> None:
-    """One row with its result; all of them on request; the API is as before unless asked."""
+    """One row with its result; all of them on request; the API is unchanged by default."""
     summary = {
         "best": [{"metric": "energy", "point": "300 W", "value_pct": 38.4, "beyond_noise": True}]
     }
@@ -213,7 +213,7 @@ def test_trials_are_folded_on_the_page_and_on_request_in_the_json(place: Path) -
 
 
 def test_days_begin_at_midnight_of_the_server(place: Path) -> None:
-    """Also a run without a length."""
+    """This also holds for a run of zero length."""
     midnight = datetime(2026, 3, 11)
     empty = record(1).result
     assert empty is not None
@@ -243,7 +243,7 @@ print(*(name for name in ("sklearn", "statsmodels", "torch", "vl_convert") if na
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says how much it is")
 def test_a_server_of_an_empty_store_is_small(place: Path) -> None:
-    """At most 150 MB after it is warm and its pages were opened: analyses load on demand."""
+    """At most 150 MB with warm caches and opened pages: analyses load on demand."""
     pytest.importorskip("vl_convert", reason="vl-convert, which brings Vega, is not installed")
     found = subprocess.run(
         [sys.executable, "-c", MEMORY, str(place)], capture_output=True, text=True, check=False
@@ -272,7 +272,7 @@ def test_room_and_grid_have_their_sources_and_a_form_that_stores_nothing(place: 
 
 
 def test_a_card_and_the_list_that_it_leads_to_have_the_same_runs(place: Path) -> None:
-    """A run that began before the week and ran in it is in both; the dearest is the first."""
+    """A run that began before the week and ran in it is in both; the most expensive is first."""
     now_s = time.time()
     begins = period_begins(datetime.now().date())[1]
     monday_s = begins[2]
@@ -297,7 +297,7 @@ def test_a_card_and_the_list_that_it_leads_to_have_the_same_runs(place: Path) ->
 
 
 def test_jobs_sort_by_cost_with_the_room(place: Path) -> None:
-    """The energy that is paid for decides, not that of the devices."""
+    """The paid energy decides, not that of the devices."""
     for number, facility_j in ((1, 900.0), (2, 300.0), (3, None)):
         accounting = facility_j and {"facility": {"energy_j": facility_j, "pue": 1.0}}
         add(place, number, NOON, accounting=accounting)

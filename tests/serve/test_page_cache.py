@@ -1,4 +1,4 @@
-"""Promises of pages on disk: the same after a restart, new when anything they show has changed."""
+"""Promises of pages on disk: the same after a restart, new when any shown data has changed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +17,12 @@ OTHER = ReportPage("other", "", [])
 
 
 def kept(tmp_path: Path, store: Store, experiment: Experiment, made: ReportPage) -> ReportPage:
-    """As a server that was started just now answers."""
+    """Answer like a server that has just started."""
     return PageCache(tmp_path / "pages").get(store, experiment, lambda: made)
 
 
 def test_a_restart_finds_the_page_and_a_further_trial_makes_a_new_one(tmp_path: Path) -> None:
-    """As it was, text by text, while the experiment and its trials are what they were."""
+    """The page is identical while the experiment and its trials are unchanged."""
     experiment, (trial, *_) = made_sweep()
     experiment = replace(experiment, status="finished")
     with open_store(tmp_path / "runs.db") as store:

@@ -1,4 +1,4 @@
-"""Promises of the pages: they open on any store, show texts as texts, and write nothing."""
+"""Promises of the pages: they open on any store, show texts as text, and write nothing."""
 
 import re
 import time
@@ -42,7 +42,7 @@ PAGES = (
 
 @pytest.mark.parametrize("path", PAGES)
 def test_every_page_opens_on_an_empty_store(path: str, tmp_path: Path) -> None:
-    """And says how to begin."""
+    """The page says how to begin."""
     with TestClient(create_app(ServeOptions(store=str(tmp_path / "none.db")))) as client:
         answer = client.get(path)
     assert answer.status_code == 200
@@ -51,7 +51,7 @@ def test_every_page_opens_on_an_empty_store(path: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [*PAGES, "/runs/2026-002"])
 def test_no_page_asks_another_host(client: TestClient, path: str) -> None:
-    """Not by a link to a script or style, and the browser is told so, too."""
+    """There is no link to a script or style elsewhere, and the browser is told to refuse them."""
     answer = client.get(path)
     assert "http://" not in answer.text.replace("http://www.w3.org", "")
     assert "https://" not in answer.text
@@ -80,7 +80,7 @@ def test_the_filter_of_runs_is_sent_as_it_stands(client: TestClient) -> None:
 
 
 def test_a_filter_is_text_and_not_a_query(client: TestClient) -> None:
-    """A quotation mark finds what has one."""
+    """A quotation mark finds a run with one in its name."""
     answer = client.get("/api/v1/jobs", params={"text": "'; drop table"})
     assert [job["run_id"] for job in answer.json()["jobs"]] == ["2026-002"]
     assert client.get("/api/v1/jobs").json()["totals"]["runs"] == 3
@@ -90,7 +90,7 @@ def test_a_filter_is_text_and_not_a_query(client: TestClient) -> None:
     "path", ["/runs/none", "/sweeps/none", "/searches/none", "/simulate/none", "/study/none"]
 )
 def test_what_is_not_there_is_a_page_with_404(client: TestClient, path: str) -> None:
-    """In words on a page, as JSON for a program."""
+    """A page in words for people, and JSON for a program."""
     answer = client.get(path)
     assert answer.status_code == 404
     assert "<h1>Not found</h1>" in answer.text
@@ -110,7 +110,7 @@ def test_a_run_page_has_its_identifier_to_copy(client: TestClient) -> None:
 
 
 def test_a_run_without_a_result_has_a_page(client: TestClient) -> None:
-    """It died before anything was known."""
+    """It crashed before any result was known."""
     answer = client.get("/runs/2026-003")
     assert answer.status_code == 200
     assert "–" in answer.text
@@ -118,14 +118,14 @@ def test_a_run_without_a_result_has_a_page(client: TestClient) -> None:
 
 @pytest.fixture(scope="module")
 def forecaster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """One server for predictions: its process that traces models loads PyTorch once."""
+    """One prediction server for all tests: its tracing process loads PyTorch once."""
     options = ServeOptions(store=str(tmp_path_factory.mktemp("forecaster") / "runs.db"))
     with TestClient(create_app(options)) as found:
         yield found
 
 
 def test_a_prediction_takes_the_speed_of_the_host(forecaster: TestClient) -> None:
-    """Half as quick, twice the dispatch time; the page has it in its form and its command."""
+    """At half the speed the dispatch time doubles; the form and the command of the page have it."""
     asked = {"model": "bert-base-uncased", "batch": 8, "seq": 128}
     usual = forecaster.get("/api/v1/predict", params=asked).json()
     slow = forecaster.get("/api/v1/predict", params={**asked, "host_speed": 0.5}).json()
@@ -155,7 +155,7 @@ def test_the_page_shows_where_time_and_memory_go(forecaster: TestClient) -> None
 
 
 def test_a_served_model_is_predicted(forecaster: TestClient) -> None:
-    """More requests at a time need less energy per token; the page has the same command."""
+    """More concurrent requests need less energy per token; the page has the same command."""
     asked = {"model": "llama-3.1-8b", "gpu": "h200", "task": "serve"}
     few = forecaster.get("/api/v1/predict/serve", params={**asked, "concurrency": 4}).json()
     many = forecaster.get("/api/v1/predict/serve", params={**asked, "concurrency": 64}).json()
@@ -178,13 +178,13 @@ def test_layouts_of_many_gpus_are_searched(forecaster: TestClient) -> None:
 
 
 def test_a_run_that_knows_no_code_is_predicted(client: TestClient) -> None:
-    """A page must not run what a link names."""
+    """A page must not run code that a link names."""
     for model in ("file.py:factory", "torch:os:getcwd", "/etc/passwd.json"):
         assert client.get("/api/v1/predict", params={"model": model}).status_code == 404
 
 
 def test_other_addresses_need_a_token(place: Path) -> None:
-    """Both to start, and to read."""
+    """Both to start the server and to read from it."""
     with pytest.raises(ConfigError, match="--token"):
         ServeOptions(store=str(place), host="0.0.0.0")
     options = ServeOptions(store=str(place), host="0.0.0.0", token="secret")
@@ -207,7 +207,7 @@ def test_other_addresses_need_a_token(place: Path) -> None:
     ],
 )
 def test_token_leaves_the_address_of_a_page(place: Path, asked: str, clean: str) -> None:
-    """It would stay in the history, in bookmarks and in what people send each other."""
+    """Otherwise it would stay in the history, in bookmarks and in shared links."""
     options = ServeOptions(store=str(place), host="0.0.0.0", token="secret")
     with TestClient(create_app(options), follow_redirects=False) as client:
         answer = client.get(f"http://testserver{asked}")
@@ -217,12 +217,12 @@ def test_token_leaves_the_address_of_a_page(place: Path, asked: str, clean: str)
         assert answer.headers["cache-control"] == "no-store"
         again = client.get(f"http://testserver{asked}")  # with the cookie
         assert (again.status_code, again.headers["location"]) == (303, clean)
-        # programs keep no cookies: the API answers at once
+        # programs store no cookies: the API answers at once
         assert client.get("/api/v1/jobs?token=secret").status_code == 200
 
 
 def test_another_name_of_this_address_is_not_answered(client: TestClient) -> None:
-    """A page of another site cannot reach a dashboard without a token by renaming itself."""
+    """A page of another site cannot reach a dashboard without a token by using another name."""
     assert client.get("/", headers={"Host": "evil.example"}).status_code == 421
 
 
@@ -246,14 +246,14 @@ def test_wrong_questions_are_said_to_be_wrong(client: TestClient, query: str) ->
 
 
 def test_totals_for_prometheus_escape_their_labels(client: TestClient) -> None:
-    """Every line is a comment or a sample, whatever a project is called."""
+    """Every line is a comment or a sample, for any name of a project."""
     lines = client.get("/metrics").text.splitlines()
     assert 'wattloop_energy_joules{cluster="c1"' in "\n".join(lines)
     assert all(line.startswith(("#", "wattloop_")) for line in lines)
 
 
 def test_a_run_can_be_taken_away(client: TestClient) -> None:
-    """As a file with its name."""
+    """The file has the run's name."""
     answer = client.get("/api/v1/runs/2026-001/download", params={"what": "runs", "format": "json"})
     assert answer.status_code == 200
     assert "2026-001-runs.json" in answer.headers["content-disposition"]
@@ -261,7 +261,7 @@ def test_a_run_can_be_taken_away(client: TestClient) -> None:
 
 
 def test_advice_is_on_the_run_page_and_in_the_json(place: Path, client: TestClient) -> None:
-    """Promise: what a run wasted is told with its command, and the same under /api/v1."""
+    """Promise: the waste of a run is shown with its command, and the same under /api/v1."""
     busy = CardScript([Work(1.0, Activity(1.0, 0.2, 1.0)), Work(39.0, IDLE)])
     with open_store(place) as store:
         cards = (busy, CardScript())
@@ -314,7 +314,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
 def test_runs_that_were_chosen_stay_chosen(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However old; and of a run without samples it is said that it has no curve."""
+    """This holds for old runs; a run without samples is reported to have no curve."""
     page = import_module("wattloop.serve.pages.run")
     monkeypatch.setattr(page, "OFFERED", 1)
     text = client.get("/compare?run=2026-001&run=2026-002").text
@@ -327,7 +327,7 @@ def test_runs_that_were_chosen_stay_chosen(
 
 
 def test_the_limit_of_a_run_that_goes_on_is_known(tmp_path: Path) -> None:
-    """Before there is any result."""
+    """The limit is known before any result."""
     with (
         filled(tmp_path) as store,
         TestClient(create_app(ServeOptions(store=str(store.path)))) as client,
@@ -337,7 +337,7 @@ def test_the_limit_of_a_run_that_goes_on_is_known(tmp_path: Path) -> None:
 
 
 def test_a_run_without_any_sensor_says_so(place: Path, client: TestClient) -> None:
-    """In words with what to do; nothing is offered that is not there."""
+    """The text says what to do, and offers no missing data."""
     with open_store(place) as store:
         insert_run(store, record(9, result=None, accounting=None, feeds=[]))
     text = client.get("/runs/2026-009").text
@@ -347,7 +347,7 @@ def test_a_run_without_any_sensor_says_so(place: Path, client: TestClient) -> No
 
 
 def test_a_total_is_called_measured_only_if_it_is(tmp_path: Path) -> None:
-    """Joules of a virtual GPU or an estimate in a sum are said to be in it."""
+    """A sum that contains joules of a virtual GPU or an estimate says so."""
     place = tmp_path / "runs.db"
     with open_store(place) as store:
         insert_run(store, record(1))
@@ -370,7 +370,7 @@ def test_savings_are_on_the_first_page_and_the_run_page(place: Path, client: Tes
         now_s = time.time()
         insert_run(store, saved_run("saved", saving(), started_wall_s=now_s))
         insert_run(store, saved_run("seen", OBSERVED, started_wall_s=now_s))
-    # another server: on a busy machine the first one serves what it computed some seconds ago
+    # another server: on a busy machine the first one serves an older result
     with TestClient(create_app(ServeOptions(store=str(place)))) as reader:
         page = reader.get("/").text
         assert "Proven in 30 days" in page
@@ -389,7 +389,7 @@ def test_savings_are_on_the_first_page_and_the_run_page(place: Path, client: Tes
 
 
 def test_a_run_leads_to_its_cost_on_another_gpu(place: Path, client: TestClient) -> None:
-    """With the model where the command or a tag names one that is known; how it was started."""
+    """The model comes from the command or a tag with a known name; the start command is shown."""
     command = ["python", "my train.py", "--model", "bert-base-uncased"]
     with open_store(place) as store:
         insert_run(store, record(8, command=command, tags={"precision": "bf16"}, exit_code=3))

@@ -25,7 +25,7 @@ NUL = {
 
 @needs_postgres
 def test_every_page_opens_over_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs, a run, one that goes on, comparisons, sweeps, searches, campaigns, studies, nodes."""
+    """Jobs, a run, an unfinished one, comparisons, sweeps, searches, campaigns, studies, nodes."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with empty_place("postgresql", tmp_path) as place, filled(tmp_path, place) as found:
         app = create_app(ServeOptions(store=place))

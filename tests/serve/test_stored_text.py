@@ -1,4 +1,4 @@
-"""A server runs no code and opens no file because a stored text names it."""
+"""Promises of a server: it runs no code and opens no file that a stored text names."""
 
 import json
 from collections.abc import Iterator
@@ -106,7 +106,7 @@ def test_the_model_of_a_stored_scenario_is_never_run(
 
 
 def test_a_scenario_has_limits_of_time_and_memory(stored: tuple[Path, str]) -> None:
-    """A hundred million jobs end the process that simulates them; the next task has a new one."""
+    """A hundred million jobs end the simulating process, and the next task has a new one."""
     path, _ = stored
     with open_store(path) as store:
         spec = _body(store)["spec"]
