@@ -1,4 +1,4 @@
-"""Machines, servers and worlds for tests and benchmarks: none of them is part of the package.
+"""Machines, servers and clusters for tests and benchmarks, outside the package.
 
 Files of a Linux host (`powercap_tree`, `cpufreq_tree`, `amdgpu_tree`, `smbios`), a compiled
 `libnvidia-ml` (`nvml_stub`), known power curves (`power_curves`, `powercap_driver`), servers of a

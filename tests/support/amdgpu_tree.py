@@ -14,7 +14,7 @@ class AmdgpuCard:
         self.hwmon = device / "hwmon" / "hwmon3"
 
     def read(self, leaf: str) -> str:
-        """What a file of the card holds; `power1_...` lie in its hwmon directory."""
+        """Return the content of a file of the card; `power1_...` are in its hwmon directory."""
         return self._path(leaf).read_text().strip()
 
     def put(self, leaf: str, text: object) -> None:
@@ -22,7 +22,7 @@ class AmdgpuCard:
         self._path(leaf).write_text(f"{text}\n")
 
     def render(self) -> None:
-        """What the driver does after a write: list all levels, the highest allowed one in use."""
+        """Do as the driver after a write: list all levels, with the highest allowed one in use."""
         for leaf, clocks_mhz in (("pp_dpm_sclk", SCLK_MHZ), ("pp_dpm_mclk", MCLK_MHZ)):
             text = self.read(leaf)
             if "Mhz" not in text:
@@ -33,7 +33,7 @@ class AmdgpuCard:
 
 
 class AmdgpuTree:
-    """Builds `ROOT/class/drm/cardN`; give `ROOT` to `Host(sysfs=...)`."""
+    """Builder of `ROOT/class/drm/cardN`; give `ROOT` to `Host(sysfs=...)`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -42,7 +42,7 @@ class AmdgpuTree:
     def add_card(
         self, *, cap_w: float = 300, limits_w: tuple[float, float] = (150, 350), mode: str = "auto"
     ) -> AmdgpuCard:
-        """A discrete card."""
+        """Add a discrete card."""
         number = len(self.cards)
         home = self.root / f"devices/pci0000:00/0000:{number + 3:02x}:00.0"
         (self.root / "class/drm" / f"card{number}").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The stub of NVML, compiled once for each file of tests that asks for it."""
+"""The stub of NVML, compiled once for each test module that uses it."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -13,7 +13,7 @@ class Policy:
     directory: Path
 
     def read(self, leaf: str) -> str:
-        """What a file holds."""
+        """Return the content of a file."""
         return (self.directory / leaf).read_text().strip()
 
     def put(self, leaf: str, value: object) -> None:
@@ -22,7 +22,7 @@ class Policy:
 
 
 class CpufreqTree:
-    """Builds `ROOT/devices/system/cpu/cpufreq`; give `ROOT` to `Host(sysfs=...)`."""
+    """Builder of `ROOT/devices/system/cpu/cpufreq`; give `ROOT` to `Host(sysfs=...)`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -37,7 +37,7 @@ class CpufreqTree:
         limits_mhz: tuple[float, float] = (800, 3500),
         governors: str = GOVERNORS,
     ) -> Policy:
-        """A group of cores with a clock of its own."""
+        """Add a group of cores with a clock of its own."""
         index = len(self.policies) if number is None else number
         policy = Policy(self.root / f"devices/system/cpu/cpufreq/policy{index}")
         policy.directory.mkdir(parents=True)
@@ -52,5 +52,5 @@ class CpufreqTree:
         return policy
 
     def all(self, leaf: str) -> list[str]:
-        """What a file holds in every policy."""
+        """Return a file's content in every policy."""
         return [policy.read(leaf) for policy in self.policies]

@@ -65,7 +65,7 @@ def fill(store: Store) -> dict[str, RunRecord]:
 
 
 def node_reports() -> dict[str, tuple[float, dict[str, Any]]]:
-    """Seven nodes as a server stores them; the last one has a fault, none falls silent."""
+    """Return seven nodes as a server stores them; the last one has a fault, and all are recent."""
     heard_s = time.time() + 3_600
     found = {}
     for number in range(1, 8):

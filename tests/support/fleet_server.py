@@ -28,7 +28,7 @@ class FleetServer:
     """The server with its tokens, journals and log below one folder.
 
     Args:
-        folder: where all of it is.
+        folder: of all its files.
         store: path or URL; a SQLite file in the folder by default.
         options: further options of `wattloop serve`.
     """
@@ -45,12 +45,12 @@ class FleetServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return its address."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
-        """Of the process that runs now."""
+        """Return the id of the process that runs now."""
         assert self._process is not None
         return self._process.pid
 
@@ -64,18 +64,18 @@ class FleetServer:
         self._ports.close()
 
     def node_token(self, node: str) -> str:
-        """A secret for a node."""
+        """Create a node's token and return its secret."""
         return add_token(self.tokens, node, Role.NODE, node)
 
     def start(self) -> None:
-        """Start it, and wait until it answers.
+        """Start the server, and wait until it answers.
 
         Raises:
             ConfigError: it does not.
         """
         command = [sys.executable, "-m", "wattloop", "serve", "--port", str(self.port)]
         command += ["--store", self.store, "--tokens", str(self.tokens), *self._options]
-        # journals of a server's runs go there, not to this user's own
+        # journals of a server's runs go there, not to this user's own folder
         environment = {**os.environ, "XDG_DATA_HOME": str(self.folder)}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -89,11 +89,11 @@ class FleetServer:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """As a machine that loses its power: at once, without a word."""
+        """Kill the process at once, as when a machine loses its power."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """As an operator does."""
+        """Stop it as an operator does."""
         self._end(signal.SIGTERM)
 
     def _end(self, how: signal.Signals) -> None:

@@ -13,9 +13,9 @@ SIZE = 100
 
 
 class PortBlock:
-    """A hundred consecutive ports that no other lab takes while this one's process lives.
+    """A hundred consecutive ports that no other lab takes while this process runs.
 
-    Each block has a file whose lock the kernel releases when its holder ends.
+    Each block has a file whose lock the kernel releases when its owner ends.
     """
 
     def __init__(self) -> None:
@@ -32,14 +32,14 @@ class PortBlock:
         raise OSError(f"no {SIZE} free ports in a row between {FIRST} and {LAST}")
 
     def take(self) -> int:
-        """The next port of the block."""
+        """Return the next port of the block."""
         if self._next >= self._end:
             raise OSError(f"a lab uses no more than {SIZE} ports")
         self._next += 1
         return self._next - 1
 
     def close(self) -> None:
-        """Let others have the block."""
+        """Free the block for others."""
         os.close(self._fd)
 
 

@@ -1,4 +1,4 @@
-"""A program with copies of open files of this process, as one has that is just being started."""
+"""A program with copies of this process's open files, as a program has while it starts."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from pathlib import Path
 def program_with_copies_of(path: Path) -> Iterator[None]:
     """Run a program in the block that has copies of all descriptors of this file.
 
-    Any program has them for a moment when another thread starts it: until it has executed.
+    Any program has them for a moment when another thread starts it, until it executes.
     """
     open_now = [int(link.name) for link in Path("/proc/self/fd").iterdir()]
     copies = [number for number in open_now if _is(number, path)]

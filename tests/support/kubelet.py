@@ -1,7 +1,7 @@
 """A stand-in for the kubelet: its PodResources socket with real gRPC, and control groups of pods.
 
 The server is grpcio's and its messages are protobuf's own, made from the descriptor of
-k8s.io/kubelet/pkg/apis/podresources/v1, so that what our client decodes was not encoded by us.
+k8s.io/kubelet/pkg/apis/podresources/v1, so that the tested client does not decode its own encoding.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Kubelet:
     """The kubelet of one node.
 
     Attributes:
-        answer: raw bytes to answer with instead of the truth, for a kubelet that lies.
+        answer: raw bytes to answer with instead of the right ones.
         hang_s: seconds that every answer takes.
     """
 
@@ -196,7 +196,7 @@ def cgroup_of(
     root: Path, uid: str, container: str, *, qos: str = "burstable", driver: str = "systemd",
     runtime: str = "cri-containerd",
 ) -> Path:  # fmt: skip
-    """Return the folder of a container's group as kubelet and runtime name it."""
+    """Return the folder of a container's group, named as by kubelet and runtime."""
     if driver == "systemd":
         head = "kubepods" if qos == "guaranteed" else f"kubepods-{qos}"
         middle = () if qos == "guaranteed" else (f"{head}.slice",)

@@ -77,7 +77,7 @@ def schemas_installed() -> bool:
 
 @cache
 def validator(kind: str, api_version: str) -> Any:
-    """Return the official schema of a kind; None for kinds of others (Kueue, Ray)."""
+    """Return the official schema of a kind; None for kinds of other projects (Kueue, Ray)."""
     if not schemas_installed():
         return None
     import kubernetes_validate
@@ -128,7 +128,7 @@ class ApiState:
             self.oldest = self.version  # a new server has no history: watches list again
 
     def write(self, kind: str, key: str, item: Json) -> Json:
-        """Enter a change; the caller has the lock."""
+        """Add a change; the caller has the lock."""
         self.version += 1
         item["metadata"]["resourceVersion"] = str(self.version)
         if kind == "DELETED":
@@ -159,7 +159,7 @@ class KubernetesApi:
     """The server in a thread of this process.
 
     Args:
-        tokens: secret -> rules of RBAC; None lets everybody do everything.
+        tokens: secret -> rules of RBAC; None allows every request.
         tls: certificate and key, for https.
     """
 
@@ -208,7 +208,7 @@ class KubernetesApi:
         self.server.shutdown()
         self.server.server_close()
 
-    # -- as an administrator ---------------------------------------------------------------
+    # -- calls of an administrator ----------------------------------------------------------
 
     def add(self, item: Json) -> Json:
         """Create an object, checked like any other."""
@@ -323,7 +323,7 @@ class KubernetesApi:
         new["metadata"] = {**new["metadata"], "uid": old["metadata"]["uid"]}
         check(new)
         if new["kind"] == "Job":
-            # A template may change only while the Job is suspended, as the API server has it.
+            # A template may change only while the Job is suspended, as in the real API server.
             was, now = old["spec"], new["spec"]
             if was["template"] != now["template"] and not was.get("suspend"):
                 raise ApiError(422, "Invalid", "spec.template: field is immutable")
@@ -406,7 +406,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         api, parts = self.server_api, urlsplit(self.path)
-        if api.closed:  # a dead server does not answer on connections of before
+        if api.closed:  # a killed server does not answer on earlier connections
             self.close_connection = True
             return
         api.requests.append(f"{self.command} {self.path}")
@@ -456,7 +456,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
-        """Nothing: `requests` has them."""
+        """Log nothing, since `requests` has the requests."""
 
 
 def pod(

@@ -1,7 +1,8 @@
 """Controllers of a Kubernetes cluster for the stand-in API server: Jobs become pods on nodes.
 
-As the real ones do: a Job that is not suspended gets a pod, the scheduler binds it to a node with
-free GPUs, a suspended Job loses its pods, a Job whose pod has run long enough is complete.
+They behave like the real ones: a Job that is not suspended gets a pod, the scheduler binds it to a
+node with free GPUs, a suspended Job loses its pods, a Job whose pod has run long enough is
+complete.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Controllers:
         self._client, self._runs_s = client, runs_s
 
     def step(self) -> None:
-        """Reconcile once; an object that changed meanwhile is met again in the next step."""
+        """Reconcile once; an object that changed meanwhile is handled in the next step."""
         pods = {
             (p["metadata"]["namespace"], p["metadata"]["labels"][TEMPLATE_LABEL]): p
             for p in self._client.list("/api/v1/pods", labelSelector=TEMPLATE_LABEL)[0]
@@ -160,7 +161,9 @@ class Controllers:
         self._run(pod)
 
     def _run(self, pod: Json) -> None:
-        """The kubelet starts the container; again, if the API server died in between."""
+        """Start the container as the kubelet does, also again if the API server was killed
+        meanwhile.
+        """
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         state = {
             **{"name": "main", "image": "busybox", "imageID": "", "ready": True},

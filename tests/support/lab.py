@@ -17,10 +17,11 @@ PATIENCE_S = 300.0
 
 
 class Lab(ABC):
-    """Entered, its servers run; left or killed, neither they nor their folder are there any more.
+    """Servers that run inside the block; after its end or a kill, they and their folder are
+    removed.
 
     Args:
-        kept: where its logs are copied to when it ends, for a look afterwards.
+        kept: folder to which its logs are copied when it ends.
     """
 
     title: ClassVar[str]
@@ -33,10 +34,10 @@ class Lab(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Write files, start servers."""
+        """Write files and start servers."""
 
     def _marks(self) -> tuple[str, ...]:
-        """Further lines in the environment of processes that are the lab's."""
+        """Return further lines in the environment of the lab's processes."""
         return ()
 
     def __enter__(self) -> Self:
@@ -64,14 +65,14 @@ class Lab(ABC):
 
     @property
     def logs(self) -> Path:
-        """What its servers say, a file each."""
+        """Return the output of its servers, a file each."""
         return self.folder / "log"
 
     def wait(self, done: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until something is so.
+        """Wait until a condition holds.
 
         Raises:
-            ConfigError: it never was; with what was waited for, and the last logs.
+            ConfigError: it never did; with its description and the last logs.
         """
         give_up_s = time.monotonic() + timeout_s
         while not done():
@@ -94,13 +95,13 @@ class Lab(ABC):
         environment: Mapping[str, str],
         account: str | None = None,
     ) -> subprocess.Popen[bytes]:
-        """A process in a session of its own, that ends with the lab.
+        """Start a process in a session of its own that ends with the lab.
 
         Args:
             name: of its log.
-            command: program and words.
-            environment: all of it; what marks it as ours is added.
-            account: the user that it runs as; ourselves by default.
+            command: program and arguments.
+            environment: the whole environment; the lab's mark is added.
+            account: the user that it runs as; this user by default.
         """
         with (self.logs / f"{name}.out").open("ab") as out:
             process = subprocess.Popen(

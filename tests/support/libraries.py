@@ -1,7 +1,7 @@
 """Optional libraries that are imported when a test first uses them.
 
 `pytest.importorskip` at the top of a file imports a library while tests are collected, in every
-worker, whichever of them runs the file.
+worker, even one that does not run the file.
 """
 
 import importlib
@@ -16,7 +16,7 @@ class _Library:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        # pytest asks every name of a file whether it wraps a fixture, while it collects.
+        # pytest inspects every name of a module for fixtures during collection
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(importlib.import_module(self._name), name)

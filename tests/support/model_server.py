@@ -45,7 +45,7 @@ def vllm(work: Work, *, engines: int = 1) -> str:
 
 
 def vllm_0_4(work: Work) -> str:
-    """vLLM 0.4.0, which counts no requests."""
+    """vLLM 0.4.0, which does not count requests."""
     prompt, generated, requests, running = work
     return (
         "# TYPE vllm:num_requests_running gauge\n"
@@ -142,7 +142,7 @@ KINDS: dict[str, Callable[[Work], str]] = {
 
 @contextmanager
 def answering(text: Callable[[], str | bytes], status: int = 200, **headers: str) -> Iterator[str]:
-    """Serve what `text` returns; the address of the metrics. Other paths are not there."""
+    """Serve the result of `text`; yield the address of the metrics. Other paths give 404."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -156,7 +156,7 @@ def answering(text: Callable[[], str | bytes], status: int = 200, **headers: str
             self.end_headers()
             try:
                 self.wfile.write(data)
-            except OSError:  # the reader has had enough
+            except OSError:  # the reader has closed the connection
                 return
 
         def log_message(self, *_: object) -> None:
@@ -171,7 +171,7 @@ def answering(text: Callable[[], str | bytes], status: int = 200, **headers: str
 
 @contextmanager
 def silent(send: bytes = b"") -> Iterator[str]:
-    """A server that accepts connections, sends `send` and then nothing more."""
+    """Run a server that accepts connections, sends `send` and then nothing more."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         held = []
 

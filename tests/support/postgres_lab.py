@@ -22,7 +22,7 @@ ACCOUNT = "postgres"
 
 
 def why_no_postgres() -> str:
-    """Why no server can be started here; empty when one can."""
+    """Return the reason why no server can be started here; empty when one can."""
     if _program("initdb") is None:
         return "PostgreSQL is not installed (initdb not found): apt install postgresql"
     if os.geteuid() == 0:
@@ -36,7 +36,7 @@ def why_no_postgres() -> str:
 class PostgresLab(Lab):
     """A server with an empty database and a user `wattloop`, on 127.0.0.1.
 
-    What was committed survives `kill`, as on a server that lost its power supply: it syncs.
+    Committed data survives `kill`, as on a server that lost its power supply: it syncs.
 
     Args:
         settings: further lines of `postgresql.conf`, such as `max_connections = 20`.
@@ -58,16 +58,16 @@ class PostgresLab(Lab):
 
     @property
     def url(self) -> str:
-        """Where `serve` and the store find it."""
+        """Return the address for `serve` and the store."""
         return f"postgresql://wattloop@127.0.0.1:{self._port}/postgres"
 
     def start(self) -> None:
-        """Start it, and wait until it takes connections."""
+        """Start the server, and wait until it accepts connections."""
         self._server = self._spawn("server", "postgres", "-D", str(self.folder / "data"))
         self.wait(self._answers, "the server does not start")
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """End it at once, its connections included."""
+        """End the server and its connections at once."""
         if self._server is None:
             return
         os.killpg(self._server.pid, number)
@@ -78,12 +78,12 @@ class PostgresLab(Lab):
         self.wait(lambda: not self._has_workers(), "workers of a killed server do not end")
 
     def restart(self) -> None:
-        """Kill and start."""
+        """Kill the server and start it again."""
         self.kill()
         self.start()
 
     def _has_workers(self) -> bool:
-        """Return True if processes of a server that is gone still have its shared memory."""
+        """Return True if processes of an ended server still have its shared memory."""
         try:
             # Its seventh line: key and id of the block.
             noted = (self.folder / "data" / "postmaster.pid").read_text().splitlines()[6].split()

@@ -9,29 +9,29 @@ from typing import Protocol
 
 
 class PowerCurve(Protocol):
-    """Watts at a moment, and joules since 0 s."""
+    """Interface of a curve: watts at a moment, and joules since 0 s."""
 
     def power_w(self, t_s: float) -> float:
-        """Power at `t_s`."""
+        """Return the power at `t_s`."""
         ...
 
     def energy_j(self, t_s: float) -> float:
-        """Integral of the power from 0 to `t_s`."""
+        """Return the integral of the power from 0 to `t_s`."""
         ...
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same power for ever."""
+    """The same power at all times."""
 
     level_w: float
 
     def power_w(self, t_s: float) -> float:
-        """Power at `t_s`."""
+        """Return the power at `t_s`."""
         return self.level_w
 
     def energy_j(self, t_s: float) -> float:
-        """Integral of the power from 0 to `t_s`."""
+        """Return the integral of the power from 0 to `t_s`."""
         return self.level_w * t_s
 
 
@@ -45,11 +45,11 @@ class SquareWave:
     duty: float = 0.5
 
     def power_w(self, t_s: float) -> float:
-        """Power at `t_s`."""
+        """Return the power at `t_s`."""
         return self.high_w if t_s % self.period_s < self.duty * self.period_s else self.low_w
 
     def energy_j(self, t_s: float) -> float:
-        """Integral of the power from 0 to `t_s`."""
+        """Return the integral of the power from 0 to `t_s`."""
         periods, rest_s = divmod(t_s, self.period_s)
         high_s = self.duty * self.period_s
         lifted_s = periods * high_s + min(rest_s, high_s)
@@ -66,11 +66,11 @@ class Spikes:
     width_s: float
 
     def power_w(self, t_s: float) -> float:
-        """Power at `t_s`."""
+        """Return the power at `t_s`."""
         return self.spike_w if t_s % self.period_s >= self.period_s - self.width_s else self.base_w
 
     def energy_j(self, t_s: float) -> float:
-        """Integral of the power from 0 to `t_s`."""
+        """Return the integral of the power from 0 to `t_s`."""
         periods, rest_s = divmod(t_s, self.period_s)
         spiking_s = periods * self.width_s + max(0.0, rest_s - (self.period_s - self.width_s))
         return self.base_w * t_s + (self.spike_w - self.base_w) * spiking_s
@@ -85,11 +85,11 @@ class Ramp:
     period_s: float
 
     def power_w(self, t_s: float) -> float:
-        """Power at `t_s`."""
+        """Return the power at `t_s`."""
         return self.low_w + (self.high_w - self.low_w) * (t_s % self.period_s) / self.period_s
 
     def energy_j(self, t_s: float) -> float:
-        """Integral of the power from 0 to `t_s`."""
+        """Return the integral of the power from 0 to `t_s`."""
         periods, rest_s = divmod(t_s, self.period_s)
         rise_w = self.high_w - self.low_w
         return self.low_w * t_s + rise_w * (
@@ -106,11 +106,11 @@ class SineWave:
     period_s: float
 
     def power_w(self, t_s: float) -> float:
-        """Power at `t_s`."""
+        """Return the power at `t_s`."""
         return self.mean_w + self.amplitude_w * math.sin(2 * math.pi * t_s / self.period_s)
 
     def energy_j(self, t_s: float) -> float:
-        """Integral of the power from 0 to `t_s`."""
+        """Return the integral of the power from 0 to `t_s`."""
         omega = 2 * math.pi / self.period_s
         return self.mean_w * t_s + self.amplitude_w * (1 - math.cos(omega * t_s)) / omega
 
@@ -122,7 +122,7 @@ class Steps:
     levels: tuple[tuple[float, float], ...]
 
     def power_w(self, t_s: float) -> float:
-        """Power at `t_s`."""
+        """Return the power at `t_s`."""
         for duration_s, level_w in self.levels:
             if t_s < duration_s:
                 return level_w
@@ -130,7 +130,7 @@ class Steps:
         return self.levels[-1][1]
 
     def energy_j(self, t_s: float) -> float:
-        """Integral of the power from 0 to `t_s`."""
+        """Return the integral of the power from 0 to `t_s`."""
         total_j = 0.0
         for duration_s, level_w in self.levels:
             if t_s <= duration_s:
@@ -147,9 +147,9 @@ class Sum:
     parts: tuple[PowerCurve, ...]
 
     def power_w(self, t_s: float) -> float:
-        """Power at `t_s`."""
+        """Return the power at `t_s`."""
         return sum(part.power_w(t_s) for part in self.parts)
 
     def energy_j(self, t_s: float) -> float:
-        """Integral of the power from 0 to `t_s`."""
+        """Return the integral of the power from 0 to `t_s`."""
         return sum(part.energy_j(t_s) for part in self.parts)

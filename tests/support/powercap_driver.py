@@ -1,6 +1,6 @@
 """A thread that advances and wraps the counters of a powercap tree.
 
-What a driver's counter gained between two moments is known exactly: `true_energy_j` is the
+The gain of a driver's counter between two moments is known exactly: `true_energy_j` is the
 closed-form integral of the power, on the same CLOCK_MONOTONIC line as `RealClock.now_s`. The
 file itself holds the value of the last update, as the hardware's register does.
 """
@@ -24,7 +24,7 @@ MEMORY = Path("/dev/shm")
 
 
 class Driver:
-    """A thread that lets zones follow their power curves, from the moment it is made.
+    """A thread that lets zones follow their power curves, from its creation on.
 
     Args:
         curves: the power of each zone.
@@ -87,20 +87,22 @@ class Driver:
             gc.unfreeze()
 
     def true_energy_j(self, zone: TreeZone, begin_s: float, end_s: float) -> float:
-        """Joules between two moments of CLOCK_MONOTONIC: exact, whatever the file showed."""
+        """Return the joules between two moments of CLOCK_MONOTONIC: exact, whatever the file
+        showed.
+        """
         if begin_s < self.start_s:
             raise ValueError(f"the driver started at {self.start_s}, after {begin_s}")
         curve = self._curves[zone]
         return curve.energy_j(end_s - self.start_s) - curve.energy_j(begin_s - self.start_s)
 
     def counter_uj(self, zone: TreeZone, at_s: float) -> int:
-        """What the counter stands at, wrapped and in whole steps of the register."""
+        """Return the counter's value, wrapped and in whole steps of the register."""
         gained_uj = self._curves[zone].energy_j(at_s - self.start_s) * 1e6
         steps = int(gained_uj / self._resolution_uj)
         return (self._offsets_uj[zone] + int(steps * self._resolution_uj)) % zone.range_uj
 
     def update(self, at_s: float | None = None) -> None:
-        """Write every counter as it stands now (or stood at `at_s`)."""
+        """Write every counter's value of now (or of `at_s`)."""
         for zone in self._curves:
             lost = self._lost_share > 0 and self._random.random() < self._lost_share
             value = self.counter_uj(zone, time.monotonic() if at_s is None else at_s)
@@ -109,7 +111,9 @@ class Driver:
         self.updates += 1
 
     def _move_into_memory(self) -> None:
-        """A busy disk holds a write up for a tenth of a second; a register never is."""
+        """Move the tree into memory: a busy disk delays a write by a tenth of a second, a
+        register never.
+        """
         if not os.access(MEMORY, os.W_OK):
             return
         self._memory = Path(tempfile.mkdtemp(prefix="wattloop-counters-", dir=MEMORY))
@@ -124,7 +128,7 @@ class Driver:
         if self._memory is None:
             return
         for zone, shown in self._shown.items():
-            if zone.energy_file.is_symlink():  # else a test has put something in its place
+            if zone.energy_file.is_symlink():  # otherwise a test has replaced it
                 fresh = zone.directory / ".energy_uj.new"
                 shutil.copy(shown, fresh)
                 fresh.replace(zone.energy_file)
@@ -133,7 +137,7 @@ class Driver:
         self._memory = None
 
     def _run(self) -> None:
-        # A register waits for no processor: where this is allowed, the thread goes before others.
+        # A register waits for no processor, so the thread gets priority where this is allowed.
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
         # Ticks lie on a fixed grid, so that lateness of one does not move the others.

@@ -10,7 +10,7 @@ DEFAULT_RANGE_UJ = 262_143_328_850
 
 
 class Layout(StrEnum):
-    """How zones lie below `class/powercap`."""
+    """Arrangement of zones below `class/powercap`."""
 
     FLAT = "flat"
     """`intel-rapl:0` and `intel-rapl:0:0` side by side."""
@@ -21,7 +21,7 @@ class Layout(StrEnum):
 
 
 class Writing(StrEnum):
-    """How a new value gets into the file."""
+    """Ways of writing a new value into the file."""
 
     REPLACE = "replace"
     """A new file renamed over the old one: readers never see half a number."""
@@ -40,19 +40,19 @@ class TreeZone:
 
     @property
     def energy_file(self) -> Path:
-        """Its counter."""
+        """Return its counter file."""
         return self.directory / "energy_uj"
 
     def set_energy_uj(self, value: int, writing: Writing = Writing.REPLACE) -> None:
-        """Write the counter as it stands (the caller wraps it)."""
+        """Write the counter's value (the caller wraps it)."""
         write_counter(self.energy_file, f"{value}\n".encode(), writing)
 
 
 class PowercapTree:
-    """Builds `ROOT/class/powercap`; give `ROOT` to `Host(sysfs=...)`."""
+    """Builder of `ROOT/class/powercap`; give `ROOT` to `Host(sysfs=...)`."""
 
     def __init__(self, root: Path, layout: Layout = Layout.LINKED) -> None:
-        self.root = root.absolute()  # links in it must lead somewhere from anywhere
+        self.root = root.absolute()  # links in it must be valid from any folder
         self.layout = layout
         self._powercap = self.root / "class" / "powercap"
         self._powercap.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,9 @@ class PowercapTree:
         limit_w: float | None = None,
         enabled: bool = True,
     ) -> TreeZone:
-        """A package, with its long-term constraint where `max_power_w` or `limit_w` is given."""
+        """Add a package, with its long-term constraint where `max_power_w` or `limit_w` is
+        given.
+        """
         label = f"package-{socket}" if die is None else f"package-{socket}-die-{die}"
         zone = self.add_zone(label, control=control, energy_uj=energy_uj, range_uj=range_uj)
         _put(zone.directory / "enabled", str(int(enabled)))
@@ -87,7 +89,7 @@ class PowercapTree:
         energy_uj: int = 0,
         range_uj: int = DEFAULT_RANGE_UJ,
     ) -> TreeZone:
-        """A zone at the top of a control type: a package or `psys`."""
+        """Add a zone at the top of a control type: a package or `psys`."""
         number = self._tops.get(control, 0)
         self._tops[control] = number + 1
         return self._add(self._home(control), f"{control}:{number}", label, energy_uj, range_uj)
@@ -100,7 +102,7 @@ class PowercapTree:
         energy_uj: int = 0,
         range_uj: int = DEFAULT_RANGE_UJ,
     ) -> TreeZone:
-        """`core`, `uncore` or `dram` of a package."""
+        """Add `core`, `uncore` or `dram` to a package."""
         number = self._children.get(parent.directory, 0)
         self._children[parent.directory] = number + 1
         name = f"{parent.directory.name}:{number}"
@@ -111,7 +113,7 @@ class PowercapTree:
     def add_constraint(
         zone: TreeZone, number: int, name: str, max_power_w: float | None, limit_w: float | None
     ) -> None:
-        """The files of one power constraint."""
+        """Write the files of one power constraint."""
         _put(zone.directory / f"constraint_{number}_name", name)
         for value_w, leaf in ((max_power_w, "max_power_uw"), (limit_w, "power_limit_uw")):
             if value_w is not None:
@@ -154,7 +156,7 @@ def _put(path: Path, text: str) -> None:
 
 
 def write_counter(path: Path, data: bytes, writing: Writing) -> None:
-    """Put a new value into a counter's file."""
+    """Write a new value into a counter's file."""
     if writing is Writing.REPLACE:
         fresh = path.with_name(f".{path.name}.new")
         fresh.write_bytes(data)

@@ -26,12 +26,11 @@ rm -rf "$KEEPER_FOLDER"
 
 
 class ProcessKeeper:
-    """A folder for a lab, and the promise that no process of it outlives the lab's own.
+    """A folder for a lab, whose processes never outlive the lab's own process.
 
-    Processes are told by a line of their environment (`environment`, or one of `also`), which
-    they hand on to all that they start: daemons that left their session are found too. A shell
-    waits at the end of a pipe; when the lab's process ends, even by SIGKILL, it kills them and
-    removes the folder.
+    A line of their environment (`environment`, or one of `also`) identifies processes. Their
+    children inherit it, so daemons that left their session are found too. A shell waits at the end
+    of a pipe; when the lab's process ends, even by SIGKILL, it kills them and removes the folder.
     """
 
     def __init__(self, name: str, also: tuple[str, ...] = ()) -> None:
@@ -53,7 +52,7 @@ class ProcessKeeper:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What marks a process as the lab's."""
+        """Return the line that identifies a process as the lab's."""
         return {MARKER: str(self.folder)}
 
     def close(self) -> None:
@@ -64,5 +63,5 @@ class ProcessKeeper:
 
 
 def process_marker(folder: Path) -> str:
-    """The line in the environment of a process that belongs to the lab in `folder`."""
+    """Return the line in the environment of the processes of the lab in `folder`."""
     return f"{MARKER}={folder}"

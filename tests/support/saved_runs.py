@@ -57,7 +57,9 @@ def was_set():
 def saved_run(
     folder: Path, program: str, *options: str, **variables: str
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """Run a Python program under `wattloop run --save`: its process, and what `--json` says."""
+    """Run a Python program under `wattloop run --save`; return its process and the `--json`
+    output.
+    """
     words, variables = command(folder, program, *options), environment(folder) | variables
     done = warm_start.run(words, env=variables, cwd=folder)
     return done, json.loads((folder / "run.json").read_text())
@@ -76,7 +78,9 @@ def start(folder: Path, program: str, *options: str, **variables: str) -> "subpr
 
 
 def command(folder: Path, program: str, *options: str) -> list[str]:
-    """`wattloop run --save OPTIONS -- python program.py`; a first line `#!` names other words."""
+    """`wattloop run --save OPTIONS -- python program.py`; a first line `#!` names other
+    arguments.
+    """
     (folder / "program.py").write_text(program)
     first = program.partition("\n")[0]
     own = [sys.executable] if not first.startswith("#!") else first[2:].split()
@@ -98,7 +102,7 @@ def wait_until(true: Any, most_s: float = 300.0) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Be `wattloop` with a saver that is quick."""
+    """Run `wattloop` with a quick saver."""
     from wattloop.cap.saver import job_leader, saver
     from wattloop.cli.main import main as wattloop
 

@@ -37,21 +37,21 @@ class ScriptedMeter(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """As given."""
+        """Return the given domains."""
         return tuple(domain for domain, _ in self._scripts)
 
     @property
     def refused(self) -> tuple[Missing, ...]:
-        """As given."""
+        """Return the given refusals."""
         return self._refused
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """As given."""
+        """Return the given signals."""
         return tuple(signal for signal, _ in self._signals)
 
     def read(self) -> Sequence[Reading]:
-        """What the scripts say now."""
+        """Return the present values of the scripts."""
         self.reads += 1
         if self._read_takes_s:
             self._clock.sleep(self._read_takes_s)
@@ -59,7 +59,7 @@ class ScriptedMeter(Meter):
         return [script(now_s) for _, script in self._scripts]
 
     def read_signals(self) -> Sequence[Reading]:
-        """What the scripts of the signals say now."""
+        """Return the present values of the signals' scripts."""
         now_s = self._clock.now_s()
         return [script(now_s) for _, script in self._signals]
 
@@ -73,17 +73,17 @@ class ScriptedMeter(Meter):
 
 
 def counter(name: str = "cpu:0/package", **facts: object) -> Domain:
-    """A counter with the traits of RAPL unless told otherwise."""
+    """Return a counter with the traits of RAPL by default."""
     return _domain(name, DomainKind.COUNTER, facts)
 
 
 def gauge(name: str = "gpu:0", **facts: object) -> Domain:
-    """A gauge with the traits of a GPU's power reading unless told otherwise."""
+    """Return a gauge with the traits of a GPU's power reading by default."""
     return _domain(name, DomainKind.GAUGE, {"update_period_s": 0.1, **facts})
 
 
 def lost(reason: str) -> Gap:
-    """The reading of a device that will not come back."""
+    """Return the reading of a device that is lost for good."""
     return Gap(reason, lost=True)
 
 

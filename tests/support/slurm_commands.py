@@ -17,15 +17,15 @@ class SlurmCommands(Lab):
     @property
     @abstractmethod
     def environment(self) -> dict[str, str]:
-        """The whole environment in which Slurm's commands reach this lab."""
+        """Return the whole environment in which Slurm's commands reach this lab."""
 
     @property
     @abstractmethod
     def node_names(self) -> tuple[str, ...]:
-        """n1, n2, ..."""
+        """Return n1, n2, ..."""
 
     def run(self, *command: str, timeout_s: float = 60.0, check: bool = True) -> str:
-        """What one of Slurm's commands prints.
+        """Run one of Slurm's commands and return its output.
 
         Raises:
             CommandError: it failed, and `check` was not False.
@@ -74,7 +74,7 @@ class SlurmCommands(Lab):
         )
 
     def job_state(self, number: int) -> str:
-        """`PENDING`, `RUNNING`, ...; empty when Slurm has forgotten the job."""
+        """Return `PENDING`, `RUNNING`, ...; empty when Slurm has forgotten the job."""
         listed = self.run("squeue", "-h", "-t", "all", "-j", str(number), "-o", "%T", check=False)
         return listed.strip()
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class NodeLine(NamedTuple):
-    """One node as `slurm.conf` has it."""
+    """One node in `slurm.conf`."""
 
     name: str
     port: int
@@ -20,7 +20,9 @@ class NodeLine(NamedTuple):
 def slurm_conf(
     folder: Path, port: int, nodes: Sequence[NodeLine], hooks: Mapping[str, str], extra: str
 ) -> str:
-    """The text of `slurm.conf`; a line of `extra` replaces ours of the same name."""
+    """Return the text of `slurm.conf`; a line of `extra` replaces the default one of the same
+    name.
+    """
     host = socket.gethostname().partition(".")[0]
     settings = {
         "ClusterName": f"lab{port}",
@@ -47,7 +49,7 @@ def slurm_conf(
         "SelectTypeParameters": "CR_Core",
         "PriorityType": "priority/basic",
         "SchedulerType": "sched/backfill",
-        # As shipped, a batch job may wait 3 s for the next look at the queue.
+        # By default, a batch job may wait 3 s for the next pass over the queue.
         "SchedulerParameters": "batch_sched_delay=0,bf_interval=2",
         "GresTypes": "gpu",
         "MpiDefault": "none",
@@ -75,7 +77,7 @@ def slurm_conf(
 
 
 def gres_conf(folder: Path, nodes: Sequence[NodeLine]) -> str:
-    """The text of `gres.conf`: the nodes share the device files, which are on one host."""
+    """Return the text of `gres.conf`: the nodes share the device files, which are on one host."""
     return "".join(
         f"NodeName={node.name} Name=gpu Type={node.gpu_type} "
         f"File={folder}/dev/nvidia[0-{node.gpus - 1}]\n"
@@ -85,14 +87,14 @@ def gres_conf(folder: Path, nodes: Sequence[NodeLine]) -> str:
 
 
 def write_script(path: Path, text: str) -> Path:
-    """An executable file."""
+    """Write an executable file."""
     path.write_text(text, "utf-8")
     path.chmod(0o755)
     return path
 
 
 def shell_exports(values: Mapping[str, str]) -> str:
-    """Lines that a shell reads, and Slurm's TaskProlog understands too."""
+    """Return lines that a shell reads, and Slurm's TaskProlog understands too."""
     return "".join(f"export {name}={value}\n" for name, value in values.items())
 
 

@@ -63,7 +63,7 @@ class LabFiles:
         (folder / "slurm.conf").write_text(text, "utf-8")
 
     def _hook_lines(self) -> dict[str, str]:
-        """Slurm starts hooks and jobs with next to no environment; these give them the node's."""
+        """Slurm starts hooks and jobs with hardly any environment; these lines set the node's."""
         of_node = f"{self.folder}/environment/$SLURMD_NODENAME"
         hooks = self.folder / "hooks"
         task = write_script(hooks / "task", f'#!/bin/sh\nexec cat "{of_node}"\n')
@@ -81,7 +81,7 @@ class LabFiles:
 
 
 def daemon_command(folder: Path, name: str, *, is_node: bool) -> list[str]:
-    """How `munged`, `slurmctld` or a node's slurmd is started in the foreground."""
+    """Return the command that starts `munged`, `slurmctld` or a node's slurmd in the foreground."""
     if name == "munged":
         return [
             name, "--foreground", "--force", f"--socket={folder}/munge.socket",

@@ -22,7 +22,7 @@ PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "sinfo", "mun
 
 
 def why_no_slurm() -> str:
-    """Why no lab can be started here; empty when one can."""
+    """Return the reason why no lab can be started here; empty when one can."""
     missing = [program for program in PROGRAMS if _find(program) is None]
     if missing:
         return f"Slurm is not installed ({', '.join(missing)} not found)"
@@ -35,7 +35,7 @@ class SlurmLab(SlurmCommands):
     """A Slurm of its own: own folder, own ports, own munged.
 
     Args:
-        folder: its logs and configuration are kept here as `slurm`, for a look afterwards.
+        folder: its logs and configuration are copied here as `slurm` at the end.
         nodes: how many nodes, called n1, n2, ...
         gpus: GPUs of each node.
         cpus: cores of each node, whatever the machine has.
@@ -44,7 +44,7 @@ class SlurmLab(SlurmCommands):
         prolog: a program that every node runs before a job, with the node's environment.
         epilog: the same after a job.
         lua: text of a `job_submit.lua`.
-        extra: further lines of `slurm.conf`; one of a name that we set replaces ours.
+        extra: further lines of `slurm.conf`; they replace default ones of the same name.
         environment: further variables of daemons, hooks and jobs; `{node}` is the node's name
             and `{folder}` the lab's folder.
 
@@ -90,7 +90,9 @@ class SlurmLab(SlurmCommands):
         )
 
     def close(self) -> None:
-        """End all its processes, jobs included; keep logs and configuration if told where."""
+        """End all its processes, jobs included; keep logs and configuration if a folder was
+        given.
+        """
         if self._kept is not None and (self.folder / "slurm.conf").exists():
             self._kept.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.folder / "slurm.conf", self._kept)
@@ -120,12 +122,12 @@ class SlurmLab(SlurmCommands):
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """n1, n2, ..."""
+        """Return n1, n2, ..."""
         return tuple(node.name for node in self.nodes)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The whole environment in which Slurm's commands reach this lab.
+        """Return the whole environment in which Slurm's commands reach this lab.
 
         Processes started with it end with the lab.
         """
@@ -134,7 +136,7 @@ class SlurmLab(SlurmCommands):
         return {**os.environ, **ours, **self._keeper.environment}
 
     def environment_of(self, node: str) -> dict[str, str]:
-        """The whole environment of a node's slurmd, hooks and agent."""
+        """Return the whole environment of a node's slurmd, hooks and agent."""
         return {**self.environment, **self._variables_of(node)}
 
     def start(self, name: str) -> None:
@@ -151,7 +153,7 @@ class SlurmLab(SlurmCommands):
             self.wait_until_idle(name)
 
     def spawn(self, name: str) -> None:
-        """Start it as `start` does, and wait for nothing."""
+        """Start it as `start` does, without waiting."""
         is_node = name in self.node_names
         program, *options = daemon_command(self.folder, name, is_node=is_node)
         self._started(
@@ -161,17 +163,17 @@ class SlurmLab(SlurmCommands):
         )
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """End `slurmctld` or a node's slurmd at once; running jobs go on.
+        """End `slurmctld` or a node's slurmd at once; running jobs continue.
 
-        A slurmctld that is killed forgets what it was told in its last seconds, as it saves its
-        state every few; SIGTERM lets it save.
+        A killed slurmctld loses its last seconds, as it writes its state every few seconds; SIGTERM
+        lets it write.
         """
         process = self._processes.pop(name)
         process.send_signal(number)
         process.wait()
 
     def restart(self, name: str) -> None:
-        """End it in good order and start it again."""
+        """Stop it in good order and start it again."""
         self.kill(name, signal.SIGTERM)
         self.start(name)
 

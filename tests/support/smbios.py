@@ -15,7 +15,7 @@ def memory_device(
     length: int = 0x5C,
     size_word: int | None = None,
 ) -> bytes:
-    """A type 17 structure: one slot (`size_mib` None: unknown; 0: empty)."""
+    """Return a type 17 structure: one slot (`size_mib` None: unknown; 0: empty)."""
     body = bytearray(0x5C)
     body[0], body[1] = 17, length
     if size_word is None:
@@ -32,17 +32,17 @@ def memory_device(
 
 
 def other_structure() -> bytes:
-    """A structure of another type, without strings."""
+    """Return a structure of another type, without strings."""
     return bytes((4, 6, 0, 0, 1, 2)) + b"\0\0"
 
 
 def end_of_table() -> bytes:
-    """The structure that closes a table."""
+    """Return the structure that closes a table."""
     return bytes((127, 4, 0xFF, 0xFE)) + b"\0\0"
 
 
 def write_table(sysfs: Path, *structures: bytes) -> Path:
-    """Put a whole table where the kernel shows it."""
+    """Write a whole table to the kernel's path."""
     path = sysfs / "firmware" / "dmi" / "tables" / "DMI"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(structures) + end_of_table())

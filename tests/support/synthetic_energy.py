@@ -1,4 +1,4 @@
-"""Energy of synthetic counters, as exact as their driver was on time."""
+"""Energy of synthetic counters, with the uncertainty of their driver's timing."""
 
 from typing import Any
 
@@ -8,10 +8,9 @@ from .powercap_driver import Driver
 
 
 def about_j(power_w: float, duration_s: float, driver: Driver, rel: float = 0.1) -> Any:
-    """Joules of a constant power over so long, for comparison with a measured energy.
+    """Return the joules of a constant power over this time, to compare with a measured energy.
 
-    At either edge a counter may show what it stood at when its driver last had a processor, which
-    on a busy machine is a while ago.
+    At either edge a counter may show an older value, from when its driver last had a processor.
     """
     energy_j = power_w * duration_s
     return pytest.approx(energy_j, abs=rel * energy_j + 2 * power_w * driver.longest_s)

@@ -16,7 +16,7 @@ def energy(energy_j: float, application_j: float | None = None, **facts: Any) ->
 
 
 def made(kernel: str = "gemm", **facts: Any) -> KernelResult:
-    """Ten runs of 0.1 s, 2 GFLOP and 0.5 GB each, unless said otherwise."""
+    """Return ten runs of 0.1 s, 2 GFLOP and 0.5 GB each by default."""
     defaults: dict[str, Any] = {
         "backend": "numba", "style": "parallel", "threads": 1, "device": "cpu", "dtype": "fp32",
         "size": 512, "flops": 2 * 10**9, "bytes_moved": 5 * 10**8, "runs": 10, "batches": 10,

@@ -1,4 +1,4 @@
-"""A sweep that never ran: times and energies by a formula, so that every answer is known.
+"""A sweep with times and energies from a formula, so that every answer is known.
 
 Time grows as the cap falls below 200 W; power follows the cap. Two runs of a point differ by
 `noise` up and down.
@@ -29,7 +29,7 @@ def made_sweep(
     workloads: tuple[tuple[str, str], ...] = (("", ""),),
     name: str = "made",
 ) -> tuple[Experiment, list[TrialRecord]]:
-    """An experiment with its trials, as the store would return them."""
+    """Return an experiment with its trials, as the store does."""
     default = max(caps_w)
     axis = {
         "name": "gpu/power_limit",

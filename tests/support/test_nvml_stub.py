@@ -1,4 +1,4 @@
-"""The stub's truth must be the truth, or every accuracy test built on it lies."""
+"""Promises of the stub: its true energy is right, since every accuracy test relies on it."""
 
 import ctypes
 import itertools
@@ -40,7 +40,7 @@ def test_true_energy_is_the_integral_of_true_power(stub, wave, limit_w):
 
 
 def test_a_change_of_load_keeps_the_energy_already_spent(stub):
-    """Energy before a change is not rewritten by it."""
+    """A change of load does not alter the energy before it."""
     stub.constant(0, 600)
     begin_s = time.monotonic()
     time.sleep(0.05)
@@ -52,7 +52,7 @@ def test_a_change_of_load_keeps_the_energy_already_spent(stub):
 
 
 def test_counter_moves_only_at_sensor_ticks_and_by_the_true_energy(stub):
-    """The counter holds for 100 ms and then jumps by what was really used."""
+    """The counter is constant for 100 ms and then jumps by the energy really used."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     stub.constant(0, 400)
     values: set[int] = set()
@@ -109,8 +109,8 @@ def test_values_outside_the_cards_range_are_refused(stub):
     assert stub.true_power_w(0, time.monotonic()) == pytest.approx(575)
 
 
-def test_unknown_errors_come_at_the_asked_rate(stub):
-    """3% lost reads means about 3%."""
+def test_unknown_errors_come_at_the_requested_rate(stub):
+    """A rate of 3% gives about 3% lost reads."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     stub.inject(0, "unknown_error", probability=0.03)
     errors = 0
@@ -123,7 +123,7 @@ def test_unknown_errors_come_at_the_asked_rate(stub):
 
 
 def test_a_plain_import_of_pynvml_finds_the_stub(folder):
-    """Other tools, which know nothing of us, read the stub too: in-process and as children."""
+    """Other tools, without knowledge of the stub, read it too: in-process and as children."""
     with StubNvml(folder, gpus=3) as stub:
         code = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())"
         out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
@@ -137,8 +137,8 @@ def test_a_plain_import_of_pynvml_finds_the_stub(folder):
     assert not Path(stub.state_path).exists()
 
 
-def test_only_what_nvml_has_is_seen_from_outside(folder):
-    """Names that the files of the stub share are plain ones, which a program may have too."""
+def test_only_functions_of_nvml_are_exported(folder):
+    """Names that the stub's files share are plain ones, which a program may use too."""
     library = ctypes.CDLL(str(build(folder)))
     assert hasattr(library, "nvmlInit_v2")
     plain = ("now_s", "fault", "shared", "uniform", "change")

@@ -1,4 +1,4 @@
-"""Setting the stub's cards through the real nvidia-ml-py, and breaking them while in use."""
+"""Promises of the stub's setters through the real nvidia-ml-py, also while cards are broken."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def handle(stub):
 
 
 def test_every_setter_acts_on_its_card_only(stub, handle):
-    """Limit and both locks are kept per card, and resetting gives the clocks back."""
+    """Each card has its own limit and locks, and a reset releases the clocks."""
     for name in ("limit", "clock", "memory"):
         SETTERS[name](handle)
     assert stub.settings(0) == CardSettings(300, (345, 990), (1593, 1593))
@@ -41,8 +41,8 @@ def test_every_setter_acts_on_its_card_only(stub, handle):
     assert stub.settings(0) == CardSettings(300, None, None)
 
 
-def test_what_a_killed_process_set_stays(stub, handle):
-    """As on hardware: kill -9 of the setter does not put anything back."""
+def test_settings_of_a_killed_process_stay(stub, handle):
+    """As on hardware, kill -9 of the setting process restores nothing."""
     code = (
         "import pynvml as n, time; n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0);"
         "n.nvmlDeviceSetPowerManagementLimit(h, 250000);"
@@ -58,7 +58,7 @@ def test_what_a_killed_process_set_stays(stub, handle):
 
 
 def test_killed_in_the_middle_of_a_setter_the_card_has_the_old_or_the_new_value(folder):
-    """Never a third one, and the card is not left locked for others."""
+    """There is never a third value, and the card is not left locked for others."""
     code = (
         "import pynvml as n; n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0);print(flush=True)\n"
         "while True: n.nvmlDeviceSetPowerManagementLimit(h, 250000);"
@@ -76,7 +76,7 @@ def test_killed_in_the_middle_of_a_setter_the_card_has_the_old_or_the_new_value(
 
 
 def test_supported_clocks_are_what_setters_accept(stub, handle):
-    """Every listed clock can be locked; outside the range nothing is, and nothing changes."""
+    """Every listed clock can be locked; a clock outside the range is refused without a change."""
     memory = pynvml.nvmlDeviceGetSupportedMemoryClocks(handle)
     graphics = pynvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory[0])
     assert memory == sorted(memory, reverse=True)
@@ -133,7 +133,7 @@ def test_a_cap_can_be_exceeded_as_on_real_cards(folder):
         pynvml.nvmlShutdown()
 
 
-def test_the_reason_for_a_low_clock_is_told(stub, handle):
+def test_the_reason_for_a_low_clock_is_reported(stub, handle):
     """Idle, locked or capped, as NVML's event reasons say."""
 
     def reasons():
@@ -163,7 +163,7 @@ def test_the_reason_for_a_low_clock_is_told(stub, handle):
 def test_a_broken_card_refuses_or_ignores_and_changes_nothing(
     stub, handle, name, fault, options, error
 ):
-    """Every setter meets every fault; the other card goes on, and healing ends it."""
+    """Every setter meets every fault; the other card works, and repairing ends the fault."""
     stub.inject(0, fault, **options)
     if error is None:
         SETTERS[name](handle)
@@ -179,7 +179,7 @@ def test_a_broken_card_refuses_or_ignores_and_changes_nothing(
 
 
 def test_one_lever_can_be_missing(stub, handle):
-    """Most cards cannot lock the memory clock, and nothing else is wrong with them."""
+    """Most cards cannot lock the memory clock, but have all other levers."""
     stub.inject(0, "unsupported", calls=Call.SET_MEMORY_CLOCK)
     with pytest.raises(pynvml.NVMLError_NotSupported):
         SETTERS["memory"](handle)
@@ -189,7 +189,7 @@ def test_one_lever_can_be_missing(stub, handle):
 
 
 def test_another_process_breaks_and_heals_a_card_in_use(stub, handle):
-    """Faults are part of the shared state: no restart of the one who uses the card."""
+    """Faults are part of the shared state, so the process that uses the card need not restart."""
     code = (
         "from tests.support.nvml_stub import StubCards;"
         "StubCards().inject(0, 'lost'); StubCards().set_load(1, 1.0)"
@@ -203,7 +203,7 @@ def test_another_process_breaks_and_heals_a_card_in_use(stub, handle):
 
 
 def test_unknown_errors_are_one_stream_for_all_processes(stub, handle):
-    """Each new process does not meet the same luck again."""
+    """New processes do not repeat the same random sequence."""
     stub.inject(0, "unknown_error", probability=0.5)
     code = (
         "import pynvml as n; n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)\n"
@@ -216,7 +216,7 @@ def test_unknown_errors_are_one_stream_for_all_processes(stub, handle):
 
 
 def test_a_job_on_the_stub_takes_longer_under_a_cap(stub, handle):
-    """Work is speed times time: what the job did at the cap is what it did without."""
+    """Work is speed times time, so the job does the same work with and without the cap."""
     pynvml.nvmlDeviceSetPowerManagementLimit(handle, 200_000)
     stub.set_load(0, 1.0)
     speed = stub.speed(0, time.monotonic())

@@ -1,4 +1,4 @@
-"""A PostgreSQL of its own: killed and started again, it has what was committed."""
+"""Promises of the PostgreSQL lab: after a kill and a start it has all committed data."""
 
 import psycopg
 import pytest
@@ -8,7 +8,7 @@ from tests.support.postgres_lab import PostgresLab, why_no_postgres
 pytestmark = pytest.mark.skipif(bool(why_no_postgres()), reason=why_no_postgres() or "-")
 
 
-def test_a_killed_server_comes_back_with_what_was_committed() -> None:
+def test_a_killed_server_restarts_with_committed_data() -> None:
     """A test may kill the server at any moment and start it again on the same address."""
     with PostgresLab() as lab:
         with psycopg.connect(lab.url) as connection:

@@ -1,4 +1,4 @@
-"""The synthetic powercap tree tells the truth, so that accuracy can be judged against it."""
+"""Promises of the synthetic powercap tree: its true energy is right, so accuracy can be judged."""
 
 import random
 import time
@@ -35,7 +35,7 @@ CURVES: list[PowerCurve] = [
 
 @pytest.mark.parametrize("curve", CURVES, ids=lambda curve: type(curve).__name__)
 def test_energy_is_the_integral_of_power(curve: PowerCurve) -> None:
-    """The closed form agrees with a fine Riemann sum over random stretches."""
+    """The closed form agrees with a fine Riemann sum over random intervals."""
     chance = random.Random(1)
     for _ in range(3):
         begin_s, length_s = chance.uniform(0, 2), chance.uniform(0.1, 1)
@@ -48,7 +48,7 @@ def test_energy_is_the_integral_of_power(curve: PowerCurve) -> None:
 
 @pytest.mark.parametrize("writing", [Writing.REPLACE, Writing.IN_PLACE])
 def test_file_holds_the_true_counter_of_its_last_update(tmp_path: Path, writing: Writing) -> None:
-    """Whatever a reader sees lies between the truth of one update ago and the truth now."""
+    """A reader sees a value between the truth of one update ago and the truth now."""
     zone = PowercapTree(tmp_path).add_package(0, energy_uj=5_000)
     with Driver({zone: SquareWave(50, 250, 0.02)}, update_period_s=0.002, writing=writing) as run:
         file = NumberFile(zone.energy_file)
@@ -66,7 +66,7 @@ def test_file_holds_the_true_counter_of_its_last_update(tmp_path: Path, writing:
 
 
 def test_counter_wraps_at_its_range(tmp_path: Path) -> None:
-    """Values stay below the range while true energy goes on."""
+    """Values stay below the range while the true energy grows."""
     zone = PowercapTree(tmp_path).add_package(0, range_uj=1_000_000)
     run = Driver({zone: Constant(10.0)}, writing=Writing.IN_PLACE)
     seen = []
@@ -79,7 +79,7 @@ def test_counter_wraps_at_its_range(tmp_path: Path) -> None:
 
 
 def test_lost_updates_leave_the_file_empty(tmp_path: Path) -> None:
-    """The wanted share of updates is lost, the same ones for the same seed."""
+    """The requested share of updates is lost, and the same ones for the same seed."""
     zone = PowercapTree(tmp_path).add_package(0)
     run = Driver({zone: Constant(10.0)}, lost_share=0.3, seed=3)
     empty = 0
@@ -98,7 +98,7 @@ def test_truth_before_the_start_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", list(Layout))
-def test_every_layout_has_the_zones_where_tools_look(tmp_path: Path, layout: Layout) -> None:
+def test_every_layout_has_the_zones_at_the_usual_paths(tmp_path: Path, layout: Layout) -> None:
     """Each layout offers package and child below class/powercap."""
     tree = PowercapTree(tmp_path, layout)
     tree.add_child(tree.add_package(0), "core")
@@ -113,7 +113,7 @@ def test_every_layout_has_the_zones_where_tools_look(tmp_path: Path, layout: Lay
 
 
 def test_a_tree_named_relatively_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links lead to their zones wherever the reader stands."""
+    """Links lead to their zones from any working directory."""
     monkeypatch.chdir(tmp_path)
     PowercapTree(Path("sys"), Layout.LINKED).add_package(0, energy_uj=7)
     file = tmp_path / "sys" / "class" / "powercap" / "intel-rapl:0" / "energy_uj"

@@ -1,4 +1,4 @@
-"""A real Slurm for tests: fake GPUs, hooks, users, and daemons that come and go."""
+"""Promises of a real Slurm for tests: fake GPUs, hooks, users, and daemons that can be killed."""
 
 import os
 import signal
@@ -124,7 +124,7 @@ def _note(lab: SlurmLab, name: str) -> str:
 
 
 def _processes_of(folder: str, port: str) -> list[str]:
-    """Commands whose environment or arguments name the lab."""
+    """Return the commands whose environment or arguments name the lab."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -47,15 +47,15 @@ def test_a_forked_program_is_as_one_that_was_started(tmp_path: Path, way: str, e
     assert forked.stderr.splitlines()[-1:] == started.stderr.splitlines()[-1:]
 
 
-def test_one_that_does_not_end_is_killed(tmp_path: Path) -> None:
-    """Promise: as `subprocess.run` does after its time limit."""
+def test_a_process_past_its_time_limit_is_killed(tmp_path: Path) -> None:
+    """Promise: the process is killed, as by `subprocess.run` after its time limit."""
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     with pytest.raises(subprocess.TimeoutExpired):
         warm_start.run(command, env=os.environ, cwd=tmp_path, timeout=0.2)
 
 
 def test_what_is_read_at_the_start_of_an_interpreter_holds(tmp_path: Path) -> None:
-    """Promise: a program with other such variables is not forked."""
+    """Promise: a program with other variables for the interpreter's start is not forked."""
     command = [sys.executable, "-c", "import sys; print(sys.flags.utf8_mode)"]
     done = warm_start.run(command, env={**os.environ, "PYTHONUTF8": "1"}, cwd=tmp_path)
     assert done.stdout == "1\n"

@@ -1,4 +1,4 @@
-"""`make test` brings a PostgreSQL server of its own, which ends with the tests."""
+"""Promises of `make test`: it starts a PostgreSQL server of its own, which ends with the tests."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ sys.exit(7)
 
 
 def started(**variables: str) -> "subprocess.Popen[str]":
-    """A command with a server of its own, in a process group as of a terminal."""
+    """Start a command with a server of its own, in a process group like that of a terminal."""
     environment = {k: v for k, v in os.environ.items() if k != "WATTLOOP_TEST_POSTGRES"}
     environment |= variables
     return subprocess.Popen(
@@ -39,7 +39,7 @@ def started(**variables: str) -> "subprocess.Popen[str]":
 
 
 def refuses(url: str) -> bool:
-    """Whether no server takes connections there any more."""
+    """Wait until no server accepts connections there, and return true if so."""
     import psycopg
 
     try:
@@ -50,7 +50,7 @@ def refuses(url: str) -> bool:
 
 
 @needs_programs
-def test_the_command_has_a_server_and_its_exit_code_is_kept() -> None:
+def test_the_command_has_a_server_and_its_exit_code_is_returned() -> None:
     """The server answers while the command runs, and has ended after it."""
     command = started()
     said, _ = command.communicate("", timeout=300)
@@ -91,7 +91,7 @@ def test_ctrl_c_leaves_no_server() -> None:
 
 
 def test_a_named_server_is_taken_as_it_is() -> None:
-    """No second one is started."""
+    """No second server is started."""
     environment = {**os.environ, "WATTLOOP_TEST_POSTGRES": "postgresql://elsewhere/x"}
     done = subprocess.run(
         ["sh", str(SCRIPT), "sh", "-c", "echo $WATTLOOP_TEST_POSTGRES"],

@@ -86,7 +86,7 @@ def steps_of(block: str) -> list[Step]:
 
 
 def shape(line: str) -> re.Pattern[str]:
-    """Return a pattern of every line of the same shape: other numbers, units, widths, names."""
+    """Return a pattern for lines of the same shape: other numbers, units, widths, names."""
     pieces = []
     for found in TOKEN.finditer(line.rstrip()):
         kind, text = found.lastgroup, found[0]
@@ -98,7 +98,7 @@ def shape(line: str) -> re.Pattern[str]:
 
 
 def not_printed(shown: tuple[str, ...], printed: list[str]) -> list[str]:
-    """Return the shown lines that no printed line looks like."""
+    """Return the shown lines that match no printed line."""
     printed = [_without_marks(line) for line in printed]
     if shown and shown[0].startswith(NO_ADVICE) and any(SLOW_START in line for line in printed):
         return []
@@ -115,7 +115,7 @@ def _is_printed(line: str, printed: list[str]) -> bool:
 
 
 def _without_marks(line: str) -> str:
-    """Remove the marks of what is best or may be chance: they follow from the numbers."""
+    """Remove the marks of the best value and of chance: they follow from the numbers."""
     return CHOICE.sub(r"(best for \1)", VERDICT.sub("(verdict)", MARKS.sub("", line).rstrip()))
 
 
@@ -155,7 +155,7 @@ class Session:
         (self.folder / found[1]).write_text(body)
 
     def run(self, command: str) -> list[str]:
-        """Run one command line; return what it printed.
+        """Run one command line and return its output.
 
         Raises:
             AssertionError: it failed, and does not end with `|| true`.
@@ -179,7 +179,7 @@ def _with_interpreter(command: str) -> str:
 
 
 def follow(text: str, session: Session, changes: Mapping[str, str] | None = None) -> list[str]:
-    """Run a page; return what it shows and did not print, each with its command.
+    """Run a page; return its shown lines that were not printed, each with its command.
 
     Args:
         text: the page.
@@ -204,7 +204,7 @@ def follow(text: str, session: Session, changes: Mapping[str, str] | None = None
 
 
 def refreshed(text: str, session: Session) -> str:
-    """Return a page with the outputs of today; lines around `...` are kept as they are."""
+    """Return a page with the outputs of today; lines around `...` stay unchanged."""
 
     def again(found: re.Match[str]) -> str:
         language, body = found[1], found[2]

@@ -1,4 +1,4 @@
-"""Virtual GPUs of a test's own with caps to find, found as an installed Wattloop finds them."""
+"""Virtual GPUs of a single test with caps to find, found as an installed Wattloop finds them."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ virtual = wattloop.virtual.lever:detect
 
 
 def machine(folder: Path, gpus: int = 2) -> dict[str, str]:
-    """Variables of a machine with nothing but virtual GPUs."""
+    """Return the variables of a machine with virtual GPUs only."""
     info = folder / "site" / "wattloop_virtual-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "entry_points.txt").write_text(ENTRY_POINTS)
@@ -40,7 +40,7 @@ def machine(folder: Path, gpus: int = 2) -> dict[str, str]:
 
 
 def settle(monkeypatch: pytest.MonkeyPatch, folder: Path, gpus: int = 2) -> None:
-    """Make this process one of such a machine."""
+    """Make this process a process of such a machine."""
     for name in os.environ.keys() - without("WATTLOOP").keys():
         monkeypatch.delenv(name)
     for name, value in machine(folder, gpus).items():
@@ -49,7 +49,7 @@ def settle(monkeypatch: pytest.MonkeyPatch, folder: Path, gpus: int = 2) -> None
 
 
 def wattloop(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The command line on such a machine."""
+    """Return the command line of such a machine."""
     kept = without("WATTLOOP")
     path = f"{folder / 'site'}{os.pathsep}{SRC}"
     own = {**machine(folder), "HOME": str(folder), "PYTHONPATH": path, **variables}
@@ -58,7 +58,7 @@ def wattloop(folder: Path, *words: str, **variables: str) -> subprocess.Complete
 
 
 def virtual_curve(card: str, intensity: float, caps_w: list[float]) -> MeasuredCurve:
-    """What the virtual card's physics says of work with this many FLOP per byte."""
+    """Return the curve of the virtual card's physics for work with this many FLOP per byte."""
     model = CARDS[card]
     work = GpuWork(flops=intensity * model.bytes_per_s, bytes=model.bytes_per_s)
     points = [model.settle(model.activity(work), cap, model.max_clock_mhz) for cap in caps_w]

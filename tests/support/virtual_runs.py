@@ -1,6 +1,6 @@
 """Stored runs of virtual GPUs that follow a script, on a virtual clock.
 
-The cards, their meters, feeds, journal, accounting and store are the real ones; only the clock is
+The cards, their meters, streams, journal, accounting and store are the real ones; only the clock is
 virtual, so nothing sleeps. Every number is marked `simulated`.
 """
 
@@ -34,7 +34,7 @@ SIGNALS_S = 1.0
 
 
 class Work(NamedTuple):
-    """From `begin_s` of the run on the card is occupied so.
+    """Load of a card from `begin_s` of the run on.
 
     `resident` is the share of the time in which a kernel is on the card, which NVML shows as its
     utilisation: small kernels are there all the time and fill little of it. The card's own busy
@@ -48,7 +48,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CardScript:
-    """What one card does.
+    """Script of one card.
 
     Attributes:
         works: in order of time; idle before the first.
@@ -65,14 +65,12 @@ class CardScript:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunScript:
-    """A run: how long, on which cards, and what is recorded in addition to their sensors.
+    """Script of a run: its length, its cards, and events in addition to their sensors.
 
-    Attributes:
-        averaged: whether utilisations are means of the last second, as NVML's are, instead of
-            what the card does at the moment.
-        signals: whether anything but power can be read of the cards.
-        cpu_w, cpu_utilisation: of the processor, constant; it is always part of a run.
-        events: what an integration would have recorded, such as steps.
+    Attributes: averaged: True if utilisations are means of the last second, as NVML's are, instead
+    of present values. signals: True if values other than power can be read from the cards. cpu_w,
+    cpu_utilisation: of the processor, constant; it is always part of a run. events: events that an
+    integration would record, such as steps.
     """
 
     run_id: str
@@ -154,7 +152,7 @@ def write_run(store: Store, script: RunScript) -> RunRecord:
 def _play(
     script: RunScript, clock: VirtualClock, gpus: list[VirtualGpu], feeds: list[MeterStream]
 ) -> None:
-    """Let time pass: changes of load when they are due, readings as the sampler takes them."""
+    """Advance time: changes of load when they are due, readings at the sampler's pace."""
     started_s = clock.now_s()
     due = sorted(
         (
@@ -181,7 +179,9 @@ def _play(
 
 
 class _ScriptedPower(VirtualPower):
-    """Utilisation as NVML reports it: the share of the last second in which a kernel was there."""
+    """A meter whose utilisation is NVML's: the share of the last second with a kernel on the
+    card.
+    """
 
     name: ClassVar[str] = "virtual-power"
     LOOKS = 20
@@ -193,11 +193,11 @@ class _ScriptedPower(VirtualPower):
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """Those of a virtual card, or none."""
+        """Return the signals of a virtual card, or none."""
         return super().signals if self._script.signals else ()
 
     def read_signals(self) -> Sequence[Reading]:
-        """As the card says, but for the shares."""
+        """Return the card's signals with the scripted shares."""
         if not self._script.signals:
             return []
         values = list(super().read_signals())

@@ -49,7 +49,7 @@ AT_START = (
 
 
 class Started:
-    """A process that was forked for us: its id, and its end."""
+    """A process that was forked on request: its id, and its end."""
 
     def __init__(self, command: Sequence[str], connection: socket.socket) -> None:
         self.args = command
@@ -96,7 +96,7 @@ def start(
     """Start a command; one of Python, `-m MODULE`, `-c CODE` or a file, is forked.
 
     Args:
-        command: the words, the first of which is the interpreter of this process.
+        command: the arguments, the first of which is the interpreter of this process.
         env: the whole environment.
         cwd: the folder in which it starts.
         streams: file descriptors of its standard input, output and error.
@@ -135,7 +135,7 @@ def run(
     """Run a command to its end, with its output captured; see `start`.
 
     Args:
-        command: the words, the first of which is the interpreter of this process.
+        command: the arguments, the first of which is the interpreter of this process.
         env: the whole environment.
         cwd: the folder in which it starts.
         text: whether output is returned as text instead of bytes.
@@ -178,7 +178,7 @@ def _take_terminal() -> None:
 
 
 def _read_all(pipes: Sequence[int], end_s: float) -> list[bytes]:
-    """Read every pipe until all that write into it have closed it."""
+    """Read every pipe until all its writers have closed it."""
     parts: dict[int, list[bytes]] = {pipe: [] for pipe in pipes}
     left = set(pipes)
     while left:
@@ -277,7 +277,7 @@ def _become(request: dict[str, Any], path: Sequence[str]) -> None:
 
 
 def _execute(first: str, *rest: str) -> None:
-    """Run the words that follow `python`."""
+    """Run the arguments that follow `python`."""
     if first == "-m":
         sys.argv[:] = rest
         sys.modules.pop(rest[0], None)  # as in a new interpreter, it is not yet imported

@@ -18,20 +18,20 @@ LOW_W, HIGH_W, PERIOD_S = 20.0, 60.0, 2.0
 
 
 def energy_j(time_s: float) -> float:
-    """Joules from the start of the clock to `time_s`."""
+    """Return the joules from the start of the clock to `time_s`."""
     periods, rest_s = divmod(time_s, PERIOD_S)
     high_s = periods * PERIOD_S / 2 + min(rest_s, PERIOD_S / 2)
     return LOW_W * time_s + (HIGH_W - LOW_W) * high_s
 
 
 def environment(sources: Path) -> Mapping[str, str]:
-    """Variables of a program that is to be measured by this meter alone."""
+    """Return the variables of a program that this meter alone measures."""
     path = os.pathsep.join((str(sources), str(Path(__file__).parent)))
     return {"PYTHONPATH": path, "WATTLOOP_METERS": "exact"}
 
 
 class ExactMeter(Meter):
-    """The package's counter, as it stands at the moment of the reading."""
+    """The package's counter, computed at the moment of the reading."""
 
     name = "exact"
     shared = True

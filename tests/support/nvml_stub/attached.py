@@ -14,7 +14,7 @@ STATE_VARIABLE = "WATTLOOP_NVML_STUB_STATE"
 
 
 class CardSettings(NamedTuple):
-    """What setters left on a card; NVML itself has no getter for locked clocks.
+    """Settings of a card that setters wrote; NVML itself has no getter for locked clocks.
 
     Locks are (lowest, highest) MHz, or None.
     """
@@ -25,7 +25,7 @@ class CardSettings(NamedTuple):
 
 
 class StubCards:
-    """Cards in a state file: load them, break them, and see what was set.
+    """Cards in a state file: load them, break them, and read their settings.
 
     Args:
         library_path, state_path: of the stub; those of the environment unless given.
@@ -44,11 +44,13 @@ class StubCards:
 
     @property
     def state(self) -> State:
-        """Fields of the machine: `gpu_count`, `init_error`, `shutdown_delay_s`."""
+        """Return the fields of the machine: `gpu_count`, `init_error`, `shutdown_delay_s`."""
         return self._state
 
     def gpu(self, index: int) -> GpuState:
-        """The card's fields, shared with all processes: assign to them to change the card."""
+        """Return the card's fields, shared with all processes: assign to them to change the
+        card.
+        """
         card: GpuState = self._state.gpus[index]
         return card
 
@@ -67,49 +69,51 @@ class StubCards:
         inject(self.gpu(gpu), fault, **options)
 
     def set_load(self, gpu: int, load: float) -> None:
-        """Constant work: 0 is idle, 1 draws the default power limit."""
+        """Set constant work: 0 is idle, 1 draws the default power limit."""
         card = self.gpu(gpu)
         power_w = card.idle_w + load * (card.default_limit_w - card.idle_w)
         self._wave(gpu, Wave.CONSTANT, power_w, power_w, utilisation=load)
 
     def constant(self, gpu: int, power_w: float) -> None:
-        """Constant demand from now on."""
+        """Set a constant demand from now on."""
         self._wave(gpu, Wave.CONSTANT, power_w, power_w)
 
     def step(self, gpu: int, low_w: float, high_w: float, after_s: float) -> None:
-        """`low_w` now, `high_w` after `after_s`."""
+        """Draw `low_w` now and `high_w` after `after_s`."""
         self._wave(gpu, Wave.STEP, low_w, high_w, period_s=after_s)
 
     def ramp(self, gpu: int, low_w: float, high_w: float, over_s: float) -> None:
-        """A straight line from `low_w` to `high_w`, then `high_w`."""
+        """Draw a straight line from `low_w` to `high_w`, then `high_w`."""
         self._wave(gpu, Wave.RAMP, low_w, high_w, period_s=over_s)
 
     def square(
         self, gpu: int, low_w: float, high_w: float, period_s: float, duty: float = 0.5
     ) -> None:
-        """`high_w` for `duty` of every period, then `low_w`."""
+        """Draw `high_w` for `duty` of every period, then `low_w`."""
         self._wave(gpu, Wave.SQUARE, low_w, high_w, period_s=period_s, duty=duty)
 
     def spikes(
         self, gpu: int, base_w: float, spike_w: float, period_s: float, width_s: float
     ) -> None:
-        """One spike of `width_s` somewhere in every period."""
+        """Draw one spike of `width_s` somewhere in every period."""
         duty = width_s / period_s
         self._wave(gpu, Wave.SPIKES, base_w, spike_w, period_s=period_s, duty=duty)
 
     def true_energy_j(self, gpu: int, begin_s: float, end_s: float) -> float:
-        """Joules the card really drew between two moments of `time.monotonic()`."""
+        """Return the joules that the card really drew between two moments of `time.monotonic()`."""
         self._attach()
         end_j: float = self._library.stub_energy_j(gpu, end_s)
         return end_j - float(self._library.stub_energy_j(gpu, begin_s))
 
     def true_power_w(self, gpu: int, at_s: float) -> float:
-        """Watts the card really drew at a moment of `time.monotonic()`."""
+        """Return the watts that the card really drew at a moment of `time.monotonic()`."""
         self._attach()
         return float(self._library.stub_power_w(gpu, at_s))
 
     def speed(self, gpu: int, at_s: float) -> float:
-        """Work per second under limit and clocks, relative to a loaded card without any."""
+        """Return the work per second under limit and clocks, relative to a loaded card without
+        any.
+        """
         self._attach()
         return float(self._library.stub_speed(gpu, at_s))
 
@@ -135,7 +139,7 @@ class StubCards:
 
 
 def load_library(path: Path) -> ctypes.CDLL:
-    """The stub with its functions for the controller declared."""
+    """Load the stub with its functions for the controller declared."""
     library = ctypes.CDLL(str(path))
     library.stub_state_size.restype = ctypes.c_size_t
     for name in ("stub_energy_j", "stub_power_w", "stub_speed"):

@@ -12,11 +12,11 @@ SOURCES = Path(__file__).parent
 
 
 class NoCompiler(WattloopError):
-    """The stub cannot be built here; tests that need it are skipped with this reason."""
+    """The stub cannot be built on this machine; tests that need it skip with this reason."""
 
 
 def build(folder: Path) -> Path:
-    """Path of the library in `folder`, compiled unless one as new as its sources is there."""
+    """Return the path of the library in `folder`, compiled unless it is newer than its sources."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         raise NoCompiler("no C compiler (cc, gcc, clang) on PATH; install one, such as 'gcc'")
@@ -26,7 +26,7 @@ def build(folder: Path) -> Path:
     if library.exists() and library.stat().st_mtime >= newest:
         return library
     folder.mkdir(parents=True, exist_ok=True)
-    # Processes may build at the same time; the rename makes the last one win whole.
+    # Processes may build at the same time; the rename makes each result whole.
     partial = folder / f"{LIBRARY_NAME}.{os.getpid()}"
     flags = ["-O2", "-std=gnu11", "-shared", "-fPIC", f"-Wl,-soname,{LIBRARY_NAME}"]
     command = [compiler, *flags, "-o", str(partial), *map(str, sources), "-lm"]

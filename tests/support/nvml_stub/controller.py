@@ -18,11 +18,11 @@ class StubNvml(StubCards):
     """A machine with `gpus` stub cards for the time of a `with` block.
 
     Inside it nvidia-ml-py, and with it every meter and lever, talks to the stub; so do child
-    processes, which see the same cards (`StubCards()` there drives them). Idle until told
-    otherwise.
+    processes, which see the same cards (`StubCards()` there drives them). The cards are idle at
+    first.
 
     Args:
-        folder: where the library is built and the state kept; reuse one folder to build once.
+        folder: folder of the library and the state; reuse one folder to build once.
         gpus: number of cards.
         settings: fields of `GpuState` for every card, such as `noise_w=2.0`.
     """
@@ -36,7 +36,9 @@ class StubNvml(StubCards):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that make another process use this stub, even one without Wattloop."""
+        """Return the variables that make another process use this stub, even one without
+        Wattloop.
+        """
         folders = [str(self.library_path.parent), os.environ.get("LD_LIBRARY_PATH", "")]
         return {
             LIBRARY_VARIABLE: str(self.library_path),
@@ -67,7 +69,7 @@ class StubNvml(StubCards):
 
 
 def _point_nvidia_ml_py_at(library: Any) -> None:
-    """Make nvidia-ml-py, if it is loaded, forget the library it found before."""
+    """Make nvidia-ml-py, if it is loaded, forget the library that it found before."""
     pynvml: Any = sys.modules.get("pynvml")
     if pynvml is not None:
         pynvml.nvmlLib = library

@@ -16,7 +16,7 @@ BASE_ENERGY_J = 1_000_000.0
 
 
 class Wave(IntEnum):
-    """Shapes of the power a card would like to draw."""
+    """Shapes of the power that a card demands."""
 
     CONSTANT = 0
     STEP = 1
@@ -50,7 +50,7 @@ def _doubles(*names: str) -> list[tuple[str, Any]]:
 
 
 class Segment(ctypes.Structure):
-    """A stretch of time with one waveform and one set of limits."""
+    """An interval with one waveform and one set of limits."""
 
     _fields_ = _doubles(
         "start_s",
@@ -124,7 +124,7 @@ H200 = {
     "memory_share": 0.15,
     "clock_exponent": 3.0,
     "sensor_period_s": 0.1,
-    # arXiv 2312.02741: the sensor of A100 and H100 looks at 25 ms of every 100 ms.
+    # arXiv 2312.02741: the sensor of A100 and H100 averages 25 ms of every 100 ms.
     "sensor_window_s": 0.025,
     "averaging_s": 1.0,
     "counter_gain": 1.0,
@@ -137,7 +137,7 @@ H200 = {
 
 
 def fresh_state(gpus: int, now_s: float) -> State:
-    """`gpus` idle H200-like cards."""
+    """Return `gpus` idle H200-like cards."""
     if not 0 <= gpus <= MAX_GPUS:
         raise ValueError(f"the stub has 0 to {MAX_GPUS} GPUs, not {gpus}")
     state = State(magic=MAGIC, gpu_count=gpus, driver_version=b"580.00.stub")

@@ -77,7 +77,7 @@ NOT_ON_MACOS = {
 
 
 class _Missing(importlib.abc.MetaPathFinder):
-    """Refuse modules that the system lacks."""
+    """An import hook that refuses modules that the system lacks."""
 
     def find_spec(self, name, path=None, target=None):
         if name in LINUX_MODULES:
@@ -106,7 +106,7 @@ def _blind(call):
 
 
 def _msvcrt() -> types.ModuleType:
-    """Windows' locks of bytes, made of POSIX ones of open files."""
+    """Provide Windows' locks of bytes, made of POSIX ones of open files."""
     import errno
     import fcntl
 
