@@ -1,4 +1,4 @@
-"""Benchmarks run as people run them: as programs, from the repository."""
+"""Benchmarks run as users run them: as programs, from the repository."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def run_benchmark(
 
 
 def quick_bars(name: str, folder: Path, *words: str, **variables: str) -> dict[str, dict[str, Any]]:
-    """The bars of a quick run that went well, by name."""
+    """Return the bars of a successful quick run, by name."""
     target = folder / "bars.json"
     done = run_benchmark(name, "--quick", "--json", str(target), *words, **variables)
     assert done.returncode == 0, done.stderr

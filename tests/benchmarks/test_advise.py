@@ -8,8 +8,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_runs_repeat_and_their_caps_are_what_the_card_says() -> None:
-    """The same seed gives the same runs; each kind of fault is there, others next time."""
+def test_runs_repeat_and_their_caps_are_those_of_the_card() -> None:
+    """The same seed gives the same runs with every kind of fault; another seed gives others."""
     script = (
         "from advise_runs import cases\n"
         "first, again, other = cases(7), cases(7), cases(8)\n"
@@ -23,7 +23,7 @@ def test_runs_repeat_and_their_caps_are_what_the_card_says() -> None:
 
 
 def test_the_page_has_the_bars_of_the_issue() -> None:
-    """Other programs look for these names; both bars are met in the published page."""
+    """Other programs look for these names; the published page meets both bars."""
     page = (REPOSITORY / "docs" / "benchmarks" / "advise.md").read_text()
     rows = [line.split("|")[1:6] for line in page.splitlines() if line.startswith("| fa")]
     bars = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}

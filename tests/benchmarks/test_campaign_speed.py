@@ -1,4 +1,4 @@
-"""What the benchmark of campaigns measures."""
+"""Promises of the benchmark of campaigns."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ import campaign_speed
 
 
 def test_every_figure_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise: real processes with two workers and one, whose every event is the same."""
+    """Promise: runs with one and with two worker processes give the same events."""
     file = tmp_path / "bars.json"
     monkeypatch.setattr(sys, "argv", ["campaign_speed", "--quick", "--json", str(file)])
     assert campaign_speed.main() == 0

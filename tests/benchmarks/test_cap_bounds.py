@@ -1,4 +1,4 @@
-"""What bounds a cap finder under noise is computed as the page says."""
+"""Promises of the bounds of a cap finder under noise: computed as the page describes."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ CAPS_W = (100.0, 150.0, 200.0, 250.0)
 
 @pytest.fixture
 def cap_bounds(monkeypatch):
-    """The benchmark's own module."""
+    """Load the benchmark's module."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import cap_bounds
 
@@ -30,8 +30,8 @@ KNOWN = [
 ]
 
 
-def test_who_knows_the_curves_tells_which_it_is(cap_bounds) -> None:
-    """Promise: with hardly any noise the known curve is found, and its best cap chosen."""
+def test_known_curves_are_identified(cap_bounds) -> None:
+    """Promise: with hardly any noise the known curve is identified, and its best cap chosen."""
 
     def make(at_hand: MeasuredCurve):
         return cap_bounds.KnowsTheCurves(KNOWN, at_hand.caps_w, "edp", 2.0, noise=0.01)
@@ -42,15 +42,15 @@ def test_who_knows_the_curves_tells_which_it_is(cap_bounds) -> None:
 
 
 def test_every_cap_is_read_once(cap_bounds) -> None:
-    """Promise: the rival with all readings has each cap once, the reference among them."""
+    """Promise: the exhaustive search reads each cap once, the reference among them."""
     finder = cap_bounds.EveryCap(CAPS_W, "edp", 2.0, noise=0.05)
     while (cap_w := finder.ask()) is not None:
         finder.tell(cap_w, 100.0, 100.0 * cap_w)
     assert sorted(probe.cap_w for probe in finder.probes) == list(CAPS_W)
 
 
-def test_curves_of_the_family_have_the_power_that_was_read(cap_bounds) -> None:
-    """Promise: responsive, with the caps and about the power at the highest cap of their models."""
+def test_curves_of_the_family_have_the_measured_power(cap_bounds) -> None:
+    """Promise: drawn curves have the caps and nearly the highest power of their models."""
     made = cap_bounds.family_curves(KNOWN, each=3)
     assert len(made) == 9
     for number, one in enumerate(made):

@@ -1,4 +1,4 @@
-"""What noise costs in probes is counted as the page says."""
+"""Promises of the cost of noise in probes: counted as the page describes."""
 
 from pathlib import Path
 from statistics import fmean
@@ -13,16 +13,16 @@ CURVES = tuple(virtual_curve("v100", intensity, CAPS_W) for intensity in (150.0,
 
 @pytest.fixture
 def cap_noise(monkeypatch):
-    """The benchmark's own module."""
+    """Load the benchmark's module."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import cap_noise
 
     return cap_noise
 
 
-def test_the_table_has_the_finder_as_it_ships_beside_four_probes_and_every_cap(cap_noise) -> None:
+def test_the_table_has_the_shipped_finder_and_four_probes_and_every_cap(cap_noise) -> None:
     """Promise: a row per noise and metric; the same readings for both finders up to 2% of noise,
-    more probes than four above, and one per cap for who tries them all.
+    more probes than four above, and one per cap for the exhaustive search.
     """
     table = cap_noise.probes_table(CURVES, {"edp": ("edp", 2.0)}, (0.02, 0.05), seeds=3)
     little, much = table.rows
@@ -32,8 +32,8 @@ def test_the_table_has_the_finder_as_it_ships_beside_four_probes_and_every_cap(c
     assert little[9] == much[9] == f"{len(CAPS_W):.1f}"
 
 
-def test_a_finder_held_to_four_makes_no_more(cap_noise) -> None:
-    """Promise: the column of four probes is what `--probes 4` does."""
+def test_a_finder_limited_to_four_probes_makes_four(cap_noise) -> None:
+    """Promise: the column of four probes is the result of `--probes 4`."""
     held = cap_noise.searched(CURVES, "edp", 2.0, 0.1, 3, 4)
     assert max(replayed.probes for replayed in held) <= 4
     assert cap_noise.share(held) == pytest.approx(

@@ -1,4 +1,4 @@
-"""Promises of `benchmarks/cap_overhead.py`: it names its bars and sees what the threads take."""
+"""Promises of `benchmarks/cap_overhead.py`: it names its bars and measures its threads."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.support.nvml_stub import NoCompiler, build
 
 
 def test_quick_run_writes_the_promised_bars(tmp_path: Path) -> None:
-    """Other programs look for these names; threads and the reading process are part of it."""
+    """Other programs look for these names; threads and the reader process are included."""
     try:
         build(tmp_path / "nvml")
     except NoCompiler as reason:

@@ -1,4 +1,4 @@
-"""The collection of further networks: its cases, and what the judge of unsteady steps reads."""
+"""Promises of the collection of further networks: its cases, and the judge of unsteady steps."""
 
 import json
 import re
@@ -28,8 +28,8 @@ from wattloop.predict.prediction import Placement, Prediction, Regime  # noqa: E
 from wattloop.predict.workload import Kind, Phase, Workload  # noqa: E402 - after the skip
 
 
-def test_fresh_networks_are_new_and_known_ones_are_the_suite_s():
-    """A network of the suite among the fresh ones would be judged by constants that saw it."""
+def test_fresh_networks_are_new_and_known_ones_are_in_the_suite():
+    """Otherwise constants would judge a network that they were fitted to."""
     fresh = {text.partition("@")[0] for text in collect_steps.FRESH}
     known = {text.partition("@")[0] for text in collect_steps.KNOWN}
     assert fresh == set(LATER)
@@ -68,7 +68,7 @@ def _params(model, batch):
 
 @pytest.mark.parametrize("part", ["steps", "recurrent", "half", "products", "convolutions", "held"])
 def test_cases_of_a_part_differ(part):
-    """A case that is there twice would be measured once and missed once."""
+    """A repeated case would be measured once and missed once."""
     cases = list(getattr(collect_steps, f"_{part}")())
     assert len({case.key for case in cases}) == len(cases) > 10
 

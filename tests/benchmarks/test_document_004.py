@@ -1,4 +1,4 @@
-"""The benchmark of the published 8-GPU node."""
+"""Promises of the benchmark of the published 8-GPU node."""
 
 from pathlib import Path
 

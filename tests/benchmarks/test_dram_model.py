@@ -1,4 +1,4 @@
-"""Promises of figure 4.1's benchmark: it compares where there is a DRAM domain, or says why not."""
+"""Promises of figure 4.1's benchmark: it compares with a DRAM domain, or says why it cannot."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def _run(folder: Path, dimms: str = "2x16") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False, cwd=folder)
 
 
-def test_without_a_dram_domain_it_says_so_and_leaves(tmp_path: Path) -> None:
+def test_without_a_dram_domain_it_says_so_and_ends(tmp_path: Path) -> None:
     """A missing domain is not a failure: the reason is printed, the figure is absent, not 0."""
     PowercapTree(tmp_path / "sys").add_package(0)
     done = _run(tmp_path)
@@ -40,7 +40,7 @@ def test_without_a_dram_domain_it_says_so_and_leaves(tmp_path: Path) -> None:
 
 
 def test_without_any_powercap_tree_it_says_how_to_get_one(tmp_path: Path) -> None:
-    """The remedy of the meter is handed on."""
+    """It shows the remedy of the meter."""
     done = _run(tmp_path)
     assert done.returncode == 0, done.stderr
     assert "modprobe" in done.stderr

@@ -1,4 +1,4 @@
-"""The benchmark of the scheduler's engine runs, and says what it should."""
+"""Promises of the benchmark of the scheduler's engine."""
 
 from pathlib import Path
 
@@ -6,7 +6,9 @@ from tests.benchmarks.running import quick_bars
 
 
 def test_quick_run_has_its_bars(tmp_path: Path) -> None:
-    """Promise: small jobs, every policy, the memory they took; SimPy and Philly where they are."""
+    """Promise: small jobs, every policy and its memory; SimPy and Philly where they are
+    installed.
+    """
     found = quick_bars("engine_speed", tmp_path)
     bars = {name: bar["value"] for name, bar in found.items()}
     always = {"fifo_2000_jobs", "busy_slowest_policy", "peak_memory"}

@@ -24,7 +24,7 @@ def test_other_and_unknown_processors_can_be_tried(tmp_path) -> None:
 
 
 def test_without_data_it_says_what_to_set(tmp_path) -> None:
-    """Promise: absent data is a clear message."""
+    """Promise: missing data gives a clear message."""
     done = run(WATTLOOP_SHARED_DATA=str(tmp_path))
     assert done.returncode == 2
     assert "WATTLOOP_SHARED_DATA" in done.stderr

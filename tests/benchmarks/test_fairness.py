@@ -1,4 +1,4 @@
-"""Promise: the benchmark of fairness shows both readings, and the one that the sentence means."""
+"""Promise: the benchmark of fairness shows both readings of the thesis, and which one it means."""
 
 import json
 import os
@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "fairness.py"
 
 
-def test_who_asks_for_little_waits_less_as_said_and_more_as_printed(tmp_path: Path) -> None:
-    """On two seeds of a busy cluster, in a second or two."""
+def test_small_users_wait_less_as_said_and_more_as_printed(tmp_path: Path) -> None:
+    """The test runs two seeds of a busy cluster."""
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--quick", "--json", "bars.json"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},

@@ -1,4 +1,6 @@
-"""Promises of benchmarks/fleet_kills.py: it finds lost jobs, jobs run twice, lost joules, caps."""
+"""Promises of benchmarks/fleet_kills.py: it finds lost jobs, jobs run twice, lost joules and
+caps.
+"""
 
 import sys
 import time
@@ -45,8 +47,10 @@ def fleet(tmp_path: Path) -> FakeFleet:
     return FakeFleet(tmp_path)
 
 
-def test_jobs_are_judged_by_their_own_words(fleet: FakeFleet) -> None:
-    """Once is right; never is lost, though Slurm says COMPLETED; twice is twice."""
+def test_jobs_are_judged_by_their_own_output(fleet: FakeFleet) -> None:
+    """One output is right; none is a lost job, though Slurm says COMPLETED; two are a job run
+    twice.
+    """
     trial = fleet_kills.Trial(0, 1, jobs={"good": 1, "lost": 2, "cut": 3, "twice": 4})
     (fleet.folder / "said/good").write_text("begin 1 0\ndone 1 1\n")
     (fleet.folder / "said/cut").write_text("begin 3 0\n")
@@ -71,7 +75,7 @@ def test_caps_and_journals_that_stay_are_found(fleet: FakeFleet) -> None:
 def test_joules_are_compared_with_the_cards_own_books(
     fleet: FakeFleet, off_j: float, found: int
 ) -> None:
-    """A run that is missing or counted twice is more than 5 J and 0.1% of the card's energy."""
+    """A missing run, or one counted twice, is more than 5 J and 0.1% of the card's energy."""
     now_s = time.monotonic()
     after_s = now_s + 600  # runs cover more than the time that this test may take
     with open_store(fleet.postgres.url) as store:

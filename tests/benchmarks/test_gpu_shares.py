@@ -8,7 +8,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "gpu_shares.md"
 
 
 def test_shares_of_four_processes_are_within_their_bars(tmp_path: Path) -> None:
-    """Promise: 10% each where loads change or programs are alike, better than utilisation alone."""
+    """Promise: the error is below 10% where loads change or programs are alike, and below
+    utilisation's.
+    """
     bars = quick_bars("gpu_shares", tmp_path)
     for family in ("same program", "loads vary", "come and go"):
         error = bars[f"error, {family}"]

@@ -1,4 +1,4 @@
-"""The page of GreenScreen's ten parameters, from a table whose truth is known."""
+"""Promises of the page of GreenScreen's ten parameters, from a table with known effects."""
 
 import csv
 import importlib
@@ -18,7 +18,7 @@ SCRIPT = ROOT / "benchmarks" / "greenscreen.py"
 
 
 def made(path: Path) -> None:
-    """Eighty runs of the space in which only batch size 4 and pre-quantisation cost energy."""
+    """Return eighty runs in which only batch size 4 and pre-quantisation cost energy."""
     rng = random.Random(0)
     spec = read_spec(str(ROOT / "examples" / "greenscreen" / "short.yaml"))
     rows = []
@@ -36,7 +36,7 @@ def made(path: Path) -> None:
         writer.writerows(rows)
 
 
-def test_the_tables_of_the_report_find_what_costs_energy(tmp_path: Path) -> None:
+def test_the_tables_of_the_report_find_the_causes_of_energy(tmp_path: Path) -> None:
     """Promise: tops, OLS with a row per level, matrix and clusters, from a search or its export."""
     for library in ("scipy", "sklearn"):
         pytest.importorskip(library, reason=f"{library} is not installed")
@@ -80,7 +80,7 @@ def test_a_table_without_its_columns_is_refused_in_a_sentence(tmp_path: Path) ->
 def test_the_full_size_asks_for_a_gpu_and_its_measured_energy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Promise: 100 runs of ten parameters in the scope of the GPU; without one nothing begins."""
+    """Promise: 100 runs of ten parameters in the scope of the GPU; without one no run begins."""
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     greenscreen = importlib.import_module("greenscreen")

@@ -1,4 +1,4 @@
-"""Many short runs of GreenScreen's parameters: what each one does, and what its energy covers."""
+"""Promises of many short runs of GreenScreen's parameters: their effect, and their energy."""
 
 import gzip
 import importlib
@@ -35,7 +35,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 class Reports:
-    """A trial that keeps its reports."""
+    """A trial that stores its reports."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []
@@ -49,18 +49,18 @@ def training(program: ModuleType, **changed: Any) -> Any:
 
 
 def test_every_value_of_the_ten_parameters_trains(program: ModuleType) -> None:
-    """Promise: no value of the space is refused; numbers come out, or the loss is not finite."""
+    """Promise: no value of the space is refused; results are numbers, or the loss is not finite."""
     spec = read_spec(str(ROOT / "examples" / "greenscreen" / "space.yaml"))
     for name, parameter in spec.parameters.items():
         for value in parameter.values or []:
             if value == "jit_compilation":
-                continue  # the compilation itself takes minutes on a busy CPU
+                continue  # compiling takes minutes on a busy CPU
             seen = training(program, **{name: value}).epoch()
             assert 0 <= seen["accuracy"] <= 1, (name, value)
 
 
 def test_schedules_are_those_of_keras(program: ModuleType) -> None:
-    """Promise: the learning rate of a step is what Keras's schedules give."""
+    """Promise: the learning rate of a step is that of Keras's schedules."""
     keras = pytest.importorskip("keras", reason="Keras is not installed")
     decays = keras.optimizers.schedules
     theirs = {
@@ -76,7 +76,7 @@ def test_schedules_are_those_of_keras(program: ModuleType) -> None:
 
 
 def test_a_training_that_begins_again_is_the_same(program: ModuleType) -> None:
-    """Promise: the same weights, order and optimizer; warming up leaves nothing behind."""
+    """Promise: weights, order and optimizer are the same, and the warm-up leaves no state."""
     made = training(program, augmentation="mixup")
     first = [made.epoch(), made.epoch()]
     made.restart()
@@ -100,11 +100,13 @@ def test_quantised_weights_have_eight_bits(program: ModuleType) -> None:
     assert training(program, internal="pre_quantization").epoch() != plain.epoch()
 
 
-def test_a_short_training_is_repeated_and_its_set_up_is_told_apart(
+def test_a_short_training_is_repeated_and_its_set_up_is_separate(
     program: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: epoch 0 is the set-up; then whole trainings, until they have taken long enough."""
-    now_s = iter(range(1000))  # every look at the clock is a second later
+    """Promise: epoch 0 is the set-up; then whole trainings follow until they have taken long
+    enough.
+    """
+    now_s = iter(range(1000))  # every call of the clock is a second later
     monkeypatch.setattr(program.time, "monotonic", lambda: float(next(now_s)))
     monkeypatch.setattr(program, "LEAST_S", 2.5)
     trial, read_j = Reports(), iter((100.0, 350.0))
@@ -118,7 +120,9 @@ def test_a_short_training_is_repeated_and_its_set_up_is_told_apart(
 
 
 def runs_file(path: Path) -> Path:
-    """Forty runs: set-up of 1000 J, three epochs of 20 J, 80 J with batch size 4; two diverged."""
+    """Write forty runs: set-up of 1000 J, three epochs of 20 J, 80 J with batch size 4; two
+    diverged.
+    """
     spec = read_spec(str(ROOT / "examples" / "greenscreen" / "space.yaml"))
     facts = {"made": "2026-01-02", "device": "a GPU", "machine": "a machine", "torch": "2"}
     facts |= {"images": 1797, "widths": [8, 16], "epochs": 3, "least_s": 2.0, "idle_w": 90.0}
@@ -149,7 +153,9 @@ def runs_file(path: Path) -> Path:
 def test_the_page_is_of_the_epochs_without_their_set_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: energy per epoch without set-up, runs that diverged left out, counter compared."""
+    """Promise: energy per epoch leaves out set-up and diverged runs, and the counter is
+    compared.
+    """
     monkeypatch.syspath_prepend(str(PROGRAMS))
     greenscreen = importlib.import_module("greenscreen")
     found = greenscreen.read_runs(runs_file(tmp_path / "runs.jsonl.gz"))
@@ -188,7 +194,7 @@ def test_a_file_that_is_not_of_runs_is_refused_in_a_sentence(
 def test_the_published_page_is_of_the_published_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: docs/benchmarks/greenscreen.md has the figures that its command gives."""
+    """Promise: docs/benchmarks/greenscreen.md has the figures of its command."""
     monkeypatch.syspath_prepend(str(PROGRAMS))
     greenscreen = importlib.import_module("greenscreen")
     data = PROGRAMS / "data" / "h200" / "greenscreen.jsonl.gz"

@@ -16,7 +16,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def gpu_findings(path: Path) -> Path:
-    """What an H200 might write: 1.1e12 FLOP in 1.4 ms at first, in 1.6 ms later."""
+    """Return possible results of an H200: 1.1e12 FLOP in 1.4 ms at first, in 1.6 ms later."""
     facts = {
         "device": "gpu:0", "device_name": "A GPU", "backend": "torch", "style": "eager",
         "scopes": {"gpu": energy(700.0, 600.0), "cpu": energy(80.0)}, "version": "2.0",
@@ -34,8 +34,8 @@ def gpu_findings(path: Path) -> Path:
     return path
 
 
-def test_bars_and_page_come_from_what_another_machine_found(tmp_path: Path) -> None:
-    """Burst, sustained, bandwidth, and each against plain torch; table 3.17; where it ran."""
+def test_bars_and_page_come_from_another_machines_results(tmp_path: Path) -> None:
+    """Burst, sustained rate and bandwidth, each against plain torch; table 3.17; the machine."""
     found = gpu_findings(tmp_path / "gpu.json")
     out = tmp_path / "bars.json"
     done = run("--from-json", str(found), "--json", str(out), "--docs", str(tmp_path))
@@ -54,7 +54,7 @@ def test_bars_and_page_come_from_what_another_machine_found(tmp_path: Path) -> N
 
 
 def test_without_a_gpu_the_bars_are_not_claimed(tmp_path: Path) -> None:
-    """The CPU's table is made, and the page says that the bars were not run."""
+    """The CPU's table is made, and the page says that the bars were not measured."""
     out = tmp_path / "cpu.json"
     done = run("--quick", "--json", str(out))
     assert done.returncode == 0, done.stderr

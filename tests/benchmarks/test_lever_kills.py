@@ -1,4 +1,4 @@
-"""Promises of benchmarks/lever_kills.py: it finds what is restored, and what is not."""
+"""Promises of benchmarks/lever_kills.py: it distinguishes restored levers from others."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from lever_machine import LeverMachine
 
 
 def test_half_of_the_kills_hit_two_levers_and_all_targets_alike() -> None:
-    """The plan is even, whatever the seed."""
+    """The plan is even for any seed."""
     kills = lever_kills.plan("sweep", 80, random.Random(7))
     assert sum(len(kill.levers) == 2 for kill in kills) == 40
     for target in lever_kills.TARGETS:
@@ -26,12 +26,15 @@ def test_half_of_the_kills_hit_two_levers_and_all_targets_alike() -> None:
 
 
 def test_killed_program_is_judged_by_every_setting(tmp_path: Path) -> None:
-    """A kill of program and guardian: restored by `wattloop restore`; without it, found out."""
+    """A kill of program and watchdog:
+
+    `wattloop restore` restores; without it, the fault is found.
+    """
     try:
         library = build(tmp_path / "nvml").parent
     except NoCompiler as reason:
         pytest.skip(str(reason))
-    # In a process of its own: a library that was once loaded stays, for every later test too.
+    # In a process of its own: a loaded library stays loaded for every later test too.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         restored, found_out = pool.submit(judged, tmp_path / "machine", library).result()
     assert restored == []
@@ -39,10 +42,10 @@ def test_killed_program_is_judged_by_every_setting(tmp_path: Path) -> None:
 
 
 def judged(folder: Path, library: Path) -> tuple[list[str], bool]:
-    """(problems of a kill that was restored, whether one that was not was found out)."""
+    """Return (problems of a restored kill, true if an unrestored one was found)."""
     levers = ("gpu:0/power_limit", "cpu/governor")
-    # A kill may also hit while the file that stands for the governor is empty, between the two
-    # calls that write it; the kernel's own is written in one. Twice in a row it does not.
+    # A kill may also hit while the file of the governor is empty, between the two calls that write
+    # it. The kernel's own is written in one. Twice in a row it does not.
     for attempt in range(2):
         with LeverMachine(folder / f"restored-{attempt}", library) as machine:
             os.environ.update(machine.environment)
@@ -53,7 +56,7 @@ def judged(folder: Path, library: Path) -> tuple[list[str], bool]:
     with LeverMachine(folder / "left", library) as machine:
         os.environ.update(machine.environment)
         lever_kills.wattloop = lambda words: 0
-        # A kill may hit before anything is set: the later, the likelier it hits what is.
+        # A kill may hit before any lever is set: the later it comes, the likelier levers are set.
         left = (strike_without_restore(machine, number, levers) for number in range(2, 32))
         return kill.problems, any(kill.left_set and kill.problems for kill in left)
 
@@ -64,6 +67,6 @@ def strike_without_restore(
     kill = lever_kills.Kill(number, "cycle", "both, guardian first", levers, 0.05 * number)
     try:
         lever_kills.strike(machine, kill)
-    except ValueError:  # no JSON came from the restore that did not run
+    except ValueError:  # the restore that did not run printed no JSON
         kill.problems = kill.problems or []
     return kill

@@ -1,4 +1,4 @@
-"""The benchmark of faults runs, and its bars are met in small."""
+"""Promises of the benchmark of faults: it runs, and a small run meets its bars."""
 
 from pathlib import Path
 

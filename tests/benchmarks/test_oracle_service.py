@@ -1,4 +1,4 @@
-"""What the benchmark of the oracle service asks."""
+"""Promises of the benchmark of the oracle service."""
 
 import sys
 from pathlib import Path
@@ -15,8 +15,8 @@ from wattloop.schedule.estimates.oracle_service import OracleService
 from wattloop.serve.api.oracle import BatchQuestion
 
 
-def test_a_question_is_a_thousand_pairs_that_have_prices() -> None:
-    """Promise: what is timed are answers, not refusals; other caps are other pairs."""
+def test_a_request_is_a_thousand_pairs_with_estimates() -> None:
+    """Promise: timed requests get estimates, not refusals; another cap makes another pair."""
     question = BatchQuestion.model_validate(oracle_service.question(0.1))
     answer = OracleService().answer(
         [job.asked() for job in question.jobs],

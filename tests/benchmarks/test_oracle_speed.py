@@ -1,4 +1,4 @@
-"""What the benchmark of oracles measures."""
+"""Promises of the benchmark of oracles."""
 
 import json
 import sys
@@ -17,6 +17,6 @@ def test_every_figure_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "argv", ["oracle_speed", "--quick", "--json", str(file)])
     assert oracle_speed.main() == 0
     found = {bar["name"]: bar for bar in json.loads(file.read_text())["bars"]}
-    # a ratio taken in one run: how busy the machine is does not matter
+    # a ratio within one run does not depend on the load of the machine
     assert found["options_200_ms"]["baselines"]["one by one"] > 5 * found["options_200_ms"]["value"]
     assert all(bar["value"] > 0 for bar in found.values())

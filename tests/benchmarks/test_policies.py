@@ -24,7 +24,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_of_three_jobs_that_need_one_gpu_at_once_any_schedule_keeps_two_at_most() -> None:
-    """100 s of work each, due after 110, 210 and 215 s: the third finds no time."""
+    """100 s of work each, due after 110, 210 and 215 s: no time is left for the third."""
     from policies_bound import most_kept
 
     cluster = small_cluster(gpus_per_node=1)
@@ -44,7 +44,7 @@ def test_a_bound_counts_what_fits_side_by_side() -> None:
 
 
 def test_no_simulation_needs_less_energy_than_the_least() -> None:
-    """Not even with time that is worth nothing, on an empty cluster."""
+    """This also holds where time is worth nothing, and on an empty cluster."""
     from policies_energy_bound import least_kwh
 
     cluster, oracle = two_types(), WrongOracle()
@@ -56,8 +56,8 @@ def test_no_simulation_needs_less_energy_than_the_least() -> None:
     assert least >= 0.9 * done.total_j / 3.6e6
 
 
-def test_quick_judges_every_promise_and_writes_no_page(tmp_path: Path) -> None:
-    """Bars for Helios, AuraChronos and both budgets; none is broken but the one out of reach."""
+def test_quick_judges_every_bar_and_writes_no_page(tmp_path: Path) -> None:
+    """Bars for Helios, AuraChronos and both budgets; only the unreachable one is missed."""
     env = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent / "src")}
     command = [sys.executable, str(BENCHMARKS / "policies.py"), "--quick", "--json", "-"]
     done = subprocess.run(
@@ -72,7 +72,7 @@ def test_quick_judges_every_promise_and_writes_no_page(tmp_path: Path) -> None:
 
 
 def test_a_long_run_continues_where_the_last_call_ended(tmp_path: Path) -> None:
-    """Pieces give the same as one call, and no simulation runs twice."""
+    """Several calls give the same as one, and no simulation runs twice."""
     from policies_runs import Case, Pieces, run_all
 
     case = Case("fifo", "thesis", changes=(("engine.horizon", "1 h"),))

@@ -1,4 +1,4 @@
-"""The tables of ADEPT, from steps whose truth is known."""
+"""Promises of the tables of ADEPT, from steps with known times."""
 
 import sys
 from dataclasses import replace
@@ -23,7 +23,7 @@ SHORT = AdeptSearch(iterations=1, population=1, polish=1)
 
 @pytest.fixture(scope="module")
 def points() -> list[MeasuredStep]:
-    """Steps of two networks; their times are bytes over the bandwidth, and 600 W."""
+    """Return steps of two networks; their times are bytes over the bandwidth, with 600 W."""
     found = []
     for group in ("albert", "vgg16"):
         for precision in ("tf32", "bf16"):
@@ -42,7 +42,7 @@ def points() -> list[MeasuredStep]:
 
 @pytest.fixture(scope="module")
 def fits(points: list[MeasuredStep]) -> Fits:
-    """As the benchmark makes them, with the shortest of searches."""
+    """Fit as the benchmark does, with the shortest searches."""
     return all_fits(points, SHORT, seeds=2)
 
 
@@ -56,7 +56,7 @@ def test_errors_are_means_of_absolute_percentages(points: list[MeasuredStep]) ->
 def test_out_of_sample_every_step_is_predicted_without_its_network(
     points: list[MeasuredStep], fits: Fits
 ) -> None:
-    """Promise: all rows are there, and what was seen of a network does not tell of itself."""
+    """Promise: all rows are there, and no row is predicted from its own network."""
     assert all(np.isfinite(table).all() for table in fits.outside.values())
     slower = [replace(p, step_s=p.step_s * (50 if p.group == "vgg16" else 1)) for p in points]
     again = all_fits(slower, SHORT, stages_only=True)

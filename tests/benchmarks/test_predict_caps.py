@@ -1,4 +1,4 @@
-"""Promises of the benchmark of cap curves: it judges what it reads, and says what it misses."""
+"""Promises of the benchmark of cap curves: it judges the rows it has, and reports missing ones."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ def _run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_without_data_it_says_what_to_set(tmp_path: Path) -> None:
-    """Absent data is a clear message."""
+    """Missing data gives a clear message."""
     done = _run(tmp_path)
     assert done.returncode == 2
     assert "WATTLOOP_SHARED_DATA" in done.stderr

@@ -1,4 +1,4 @@
-"""The figure of predicted against measured steps."""
+"""Promises of the figure of predicted against measured steps."""
 
 import sys
 from pathlib import Path
@@ -30,6 +30,6 @@ def test_every_step_is_a_point_in_three_panels_with_its_units() -> None:
         assert values[0]["measured"] == pytest.approx(first)
 
 
-def test_nothing_measured_is_no_figure() -> None:
+def test_without_measurements_there_is_no_figure() -> None:
     """Promise: no steps give no chart, not an empty one."""
     assert predicted_figures([]) == {}

@@ -1,4 +1,4 @@
-"""Fit of the rules that serve GPUs without a calibration."""
+"""Promises of the fit of the rules for GPUs without a calibration."""
 
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ STEPS = [
 
 
 def points(rules: SpecRules) -> list[MeasuredStep]:
-    """Steps that took exactly what `rules` say."""
+    """Return steps whose times are exactly those of `rules`."""
     asked = [
         MeasuredStep(step, Placement(gpu_named(name)), 1.0, None, "made")
         for name in ("p100-pcie", "v100-pcie-32", "t4", "a100-pcie-40")
@@ -38,7 +38,7 @@ def points(rules: SpecRules) -> list[MeasuredStep]:
 
 
 def test_the_fit_goes_towards_the_truth() -> None:
-    """Promise: GPUs that reach less of their peaks are found to, as far as the prior lets them."""
+    """Promise: GPUs that reach less of their peaks are detected, as far as the prior allows."""
     measured = points(SpecRules(products=0.9, streams=0.88))
     reference, calibrated = KernelConstants(), gpu_named("h200")
     found = fitted_rules(measured, reference, calibrated, SpecRules())
@@ -52,15 +52,15 @@ def test_the_fit_goes_towards_the_truth() -> None:
     assert worst(found) < 0.75 * worst(SpecRules())
 
 
-def test_what_was_right_stays() -> None:
-    """Promise: rules that predict every point are left as they were."""
+def test_right_rules_stay() -> None:
+    """Promise: rules that predict every point do not change."""
     found = fitted_rules(points(SpecRules()), KernelConstants(), gpu_named("h200"), SpecRules())
     assert found.products == pytest.approx(1.0, abs=1e-3)
     assert found.joules == pytest.approx(1.0, abs=1e-3)
 
 
 def test_the_speed_of_another_host_is_found() -> None:
-    """Steps measured on a host at 0.7 of the speed are put there."""
+    """Promise: steps from a host at 0.7 of the speed give that speed."""
     model = KernelModel(KernelConstants("h200"))
     slow = Placement(gpu_named("h200"), host_speed=0.7)
     points = []

@@ -1,4 +1,4 @@
-"""The judge of models on measured H200 steps, on traces written by hand: nothing is traced."""
+"""Promises of the judge of models on measured H200 steps, on traces written by hand."""
 
 import json
 import os
@@ -33,7 +33,9 @@ MODELS = {"lstm_household@60": 256, "mlp_4096x6": 4096, "resnet18@32": 512}
 
 
 def written(folder: Path) -> list[Row]:
-    """Rows of three networks, in a file as shared, and traces of one product and one sum each."""
+    """Write rows of three networks, in the shared format, and traces of one product and one sum
+    each.
+    """
     made = []
     for model, width in MODELS.items():
         for batch in (64, 512):
@@ -91,7 +93,7 @@ def outcome(step_s: float, predicted_s: float, host_s: float, family: str = "oth
     return Outcome(row, family, Judged(point, Prediction(predicted_s, 110.0)), host_s)
 
 
-def test_errors_are_relative_to_what_was_measured_and_bias_has_a_sign() -> None:
+def test_errors_are_relative_to_measurements_and_bias_has_a_sign() -> None:
     """Promise: mean of absolute errors, signed bias, energy from time and power together."""
     found = [outcome(1.0, 1.2, 0), outcome(2.0, 1.8, 0)]
     assert round(mean_error(found, "time") or 0, 6) == 15.0
@@ -100,7 +102,7 @@ def test_errors_are_relative_to_what_was_measured_and_bias_has_a_sign() -> None:
     assert mean_error([], "time") is None
 
 
-def test_regimes_are_told_apart_by_the_measured_step() -> None:
+def test_regimes_are_separated_by_the_measured_step() -> None:
     """Promise: host-bound from 70% of the measured step; families only where the GPU binds."""
     quick = outcome(1.0, 5.0, 0.69, "transformer")
     slow = outcome(1.0, 5.0, 0.7, "transformer")
@@ -111,7 +113,7 @@ def test_regimes_are_told_apart_by_the_measured_step() -> None:
 
 
 def test_rows_that_make_the_same_calls_show_the_noise_of_the_host() -> None:
-    """Promise: host-bound rows of a network are repeats; what they differ by is stated."""
+    """Promise: host-bound rows of a network are repeats, and their scatter is stated."""
     waiting = [outcome(10e-3, 12e-3, 12e-3), outcome(12e-3, 12e-3, 12e-3)]
     busy = outcome(10e-3, 10e-3, 1e-3)
     bar = repeat_bar([*waiting, busy])
@@ -134,7 +136,7 @@ def test_floors_of_the_host_give_rows_with_the_same_calls_one_time() -> None:
 
 
 def test_scales_known_in_hindsight_give_narrower_intervals() -> None:
-    """Promise: with one scale the largest error rules; with the regime known, each its own."""
+    """Promise: one scale is set by the largest error; with known regimes each has its own."""
     rows = [outcome(1.0, 1.01, 0.0) for _ in range(6)] + [outcome(1.0, 1.3, 0.9) for _ in range(4)]
     stated = dict.fromkeys(("time", "power", "energy"), Covered(90.0, 30.0, 10.0))
     one, regime, *_, last = hindsight_table(rows, stated).rows
@@ -143,8 +145,8 @@ def test_scales_known_in_hindsight_give_narrower_intervals() -> None:
     assert last[2] == 3.0
 
 
-def test_fresh_networks_are_judged_by_what_was_known_before(monkeypatch) -> None:
-    """Promise: constants never saw the newest sitting, whose host's speed others of it tell."""
+def test_fresh_networks_are_judged_by_earlier_constants(monkeypatch) -> None:
+    """Promise: constants never saw the newest sitting; other steps of it give its host's speed."""
     gpu, model = gpu_named("h200"), KernelModel()
 
     def measured(name: str, width: int, sitting: str, speed: float) -> Measured:

@@ -1,4 +1,4 @@
-"""Leaving one model out: what the fitted constants may not have seen."""
+"""Promises of leaving one model out: the fitted constants never saw it."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from wattloop.predict.workload.workload import Workload
 
 
 class Mean(Model):
-    """Predicts the mean of what it was fitted to."""
+    """A model that predicts the mean of its training points."""
 
     name = "mean"
 
@@ -51,7 +51,7 @@ def test_no_point_is_predicted_by_constants_that_saw_its_model() -> None:
 
 
 def test_other_steps_join_every_fit_unless_they_are_of_the_model_left_out() -> None:
-    """Promise: `also` adds to what is fitted, and never lets a model see itself."""
+    """Promise: `also` adds to the training points, and never lets a model see itself."""
     also = [MeasuredStep(STEP, HERE, 10.0, None, "d"), MeasuredStep(STEP, HERE, 100.0, None, "c")]
     judged = leave_one_out(Mean(), points(), also=lambda _: also)
     assert len(judged) == 4

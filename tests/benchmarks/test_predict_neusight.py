@@ -1,4 +1,4 @@
-"""The benchmark of GPUs without a calibration."""
+"""Promises of the benchmark of GPUs without a calibration."""
 
 import importlib
 import json
@@ -14,13 +14,13 @@ SHARED = Path(os.environ.get("WATTLOOP_SHARED_DATA") or BENCHMARKS.parents[1] / 
 
 @pytest.fixture
 def benchmark(monkeypatch: pytest.MonkeyPatch):
-    """The program as a module."""
+    """Load the program as a module."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("predict_neusight")
 
 
 def test_without_data_it_says_what_to_set(benchmark, tmp_path, monkeypatch, capsys) -> None:
-    """Promise: absent data is a clear message and exit code 2."""
+    """Promise: missing data gives a clear message and exit code 2."""
     monkeypatch.setenv("WATTLOOP_SHARED_DATA", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["predict_neusight.py"])
     assert benchmark.main() == 2
@@ -46,7 +46,7 @@ def test_each_gpu_is_predicted_by_the_others(benchmark, tmp_path, monkeypatch, c
 
 
 def test_flagged_and_compiled_rows_are_left_out(benchmark, tmp_path) -> None:
-    """Promise: only clean eager rows are judged, in seconds, peers that are absent stay absent."""
+    """Promise: only clean eager rows are judged, in seconds; missing peers stay missing."""
     rows = importlib.import_module("neusight_rows")
     peers = [f"{name}_pred_ms" for name in rows.PEERS.values()]
     head = ["gpu", "model", "mode", "seq_len", "batch", "fusion", "measured_ms", "flag", *peers]
@@ -62,8 +62,10 @@ def test_flagged_and_compiled_rows_are_left_out(benchmark, tmp_path) -> None:
     assert row.peers == {"NeuSight": 0.8}
 
 
-def test_rows_nobody_can_place_are_named(benchmark, capsys) -> None:
-    """Promise: an unknown GPU or network is left out aloud, a peer without a word is not a zero."""
+def test_unknown_rows_are_named(benchmark, capsys) -> None:
+    """Promise: an unknown GPU or network is left out with a message; a silent peer is not a
+    zero.
+    """
     rows = importlib.import_module("neusight_rows")
     tables = importlib.import_module("neusight_tables")
     sizes = rows.Network("BertLMHeadModel", 2, 64, 2, 128, 100, 64, "gelu")

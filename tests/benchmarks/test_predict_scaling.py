@@ -1,4 +1,4 @@
-"""Promises of the benchmark of scaling: single-GPU rows are given, the link alone is found."""
+"""Promises of the benchmark of scaling: single-GPU rows are inputs, only the link is fitted."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ def _run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_without_data_it_says_what_to_set(tmp_path: Path) -> None:
-    """Absent data is a clear message."""
+    """Missing data gives a clear message."""
     done = _run(tmp_path)
     assert done.returncode == 2
     assert "WATTLOOP_SHARED_DATA" in done.stderr

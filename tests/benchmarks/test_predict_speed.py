@@ -1,4 +1,4 @@
-"""What the benchmark of speed measures, on traces written by hand."""
+"""Promises of the benchmark of speed, on traces written by hand."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ import predict_speed
 
 
 def test_pairs_and_a_fit_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise: seconds of many predictions and of a fit, with the bars of both."""
+    """Promise: many predictions and a fit are timed in seconds, with the bars of both."""
     rows = [row for row in written(tmp_path) if row.model == "mlp_4096x6"]
     (tmp_path / "gpu").mkdir()
     monkeypatch.setenv("WATTLOOP_BENCHMARK_TRACES", str(tmp_path))
@@ -25,7 +25,7 @@ def test_pairs_and_a_fit_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_without_measured_rows_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise: no rows, no figures, and the reason."""
+    """Promise: without rows there are no figures, but a reason."""
     monkeypatch.setattr(predict_speed, "steps_file", lambda: None)
     for bar in predict_speed._of_model(quick=True):
         assert bar.value is None

@@ -1,4 +1,4 @@
-"""The rebuilt networks are the measured ones."""
+"""Promises of the zoo: the rebuilt networks are the measured ones."""
 
 import json
 import sys
@@ -15,7 +15,9 @@ HUGGING_FACE = {"albert", "distilbert", "tinyllama", "gpt2"}
 
 @pytest.mark.parametrize("name", ZOO)
 def test_a_rebuilt_network_has_the_parameters_that_were_measured(name: str) -> None:
-    """Promise: the measured number of parameters, and a loss of its own or one output a sample."""
+    """Promise: the measured number of parameters, and a loss of its own or one output per
+    sample.
+    """
     torch = pytest.importorskip("torch", reason="torch is not installed")
     entry = ZOO[name]
     if entry.group in HUGGING_FACE:

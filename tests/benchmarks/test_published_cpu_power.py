@@ -23,7 +23,7 @@ def prior() -> ModuleType:
 
 
 def test_the_shipped_curves_are_those_of_the_published_tables(prior) -> None:
-    """Promise: no constant is tuned by hand; each is what the tables say, rounded."""
+    """Promise: no constant is tuned by hand; each is the rounded value of the tables."""
     derived = prior.curves(prior.published())
     assert set(derived) == set(cpus.PUBLISHED)
     for kind, curve in cpus.PUBLISHED.items():
@@ -42,7 +42,7 @@ def test_the_shipped_interval_holds_nine_in_ten_levels_left_out(prior, clock_kno
 def test_each_family_left_out_is_estimated_better_than_by_tdp_times_load(
     prior, clock_known
 ) -> None:
-    """Promise: on every family it has not seen it beats the law that most tools use."""
+    """Promise: on every unseen family it beats the law that most tools use."""
     tried = prior.judged(prior.leave_family_out(prior.published(), with_clock=clock_known))
     families = prior.by_family(tried)
     assert len(families) >= 10
@@ -53,7 +53,7 @@ def test_each_family_left_out_is_estimated_better_than_by_tdp_times_load(
 
 
 def test_packages_that_were_read_are_estimated_better_too(prior) -> None:
-    """Promise: it does not only fit what is worked out from the walls of servers."""
+    """Promise: it fits measured packages, and not only values derived from the walls of servers."""
     tried = prior.judged(prior.leave_family_out(prior.published()))
     direct = [t for t in tried if not t.part.source.startswith(prior.SPEC)]
     for family, own in prior.by_family(direct).items():
@@ -68,14 +68,14 @@ def test_the_interval_covers_families_that_had_no_part_in_it(prior, clock_known)
     assert 0.85 <= sum(covered.values()) / len(covered) <= 0.95
 
 
-def test_the_processors_that_judge_the_estimate_do_not_teach_it(prior) -> None:
-    """Promise: the reference file stays held out."""
+def test_the_processors_that_judge_the_estimate_are_not_in_its_fit(prior) -> None:
+    """Promise: the reference file stays out of the fit."""
     names = [part.processor.name.lower() for part in prior.published()]
     assert not [name for name in names for judge in JUDGES if judge.lower() in name]
 
 
 def test_several_hundred_machines_are_behind_it(prior) -> None:
-    """Promise: the curves are means over many machines, of both makers of servers."""
+    """Promise: the curves are means over many machines of both makers of servers."""
     parts = prior.published()
     assert sum(part.servers for part in parts) > 300
     assert {part.kind for part in parts} == set(cpus.PUBLISHED)

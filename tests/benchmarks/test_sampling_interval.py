@@ -1,4 +1,6 @@
-"""Promises of `benchmarks/sampling_interval.py`: it runs, and counters do not mind the interval."""
+"""Promises of `benchmarks/sampling_interval.py`: it runs, and counters do not depend on the
+interval.
+"""
 
 from pathlib import Path
 
@@ -6,7 +8,7 @@ from tests.benchmarks.running import quick_bars
 
 
 def test_quick_run_measures_counters_at_every_interval(tmp_path: Path) -> None:
-    """A counter read four times too seldom for its load still gives the energy of a window."""
+    """A counter read four times too rarely for its load still gives the energy of a window."""
     bars = quick_bars("sampling_interval", tmp_path)
     assert {"counter_worst_error_pct", "gauge_worst_error_pct", "worst_stop_ms"} <= set(bars)
     counter = bars["counter_worst_error_pct"]

@@ -1,4 +1,4 @@
-"""Promises of benchmarks/save_kills.py: it kills what it says, and finds what is not restored."""
+"""Promises of benchmarks/save_kills.py: it kills its targets, and finds levers left set."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.support.nvml_stub import NoCompiler, build
 
 
 def test_a_kill_of_everything_is_restored(tmp_path: Path) -> None:
-    """Two runs, killed and judged by every setting of the machine."""
+    """Two runs are killed, and every setting of the machine is compared."""
     pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
     try:
         build(tmp_path / "nvml")

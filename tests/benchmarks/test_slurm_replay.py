@@ -1,4 +1,4 @@
-"""The benchmark of replays on a real Slurm runs, and says what it should."""
+"""Promises of the benchmark of replays on a real Slurm."""
 
 import json
 import os

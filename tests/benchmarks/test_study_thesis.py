@@ -1,4 +1,4 @@
-"""Promise of docs/study.md: it prints what the commands print today."""
+"""Promise of docs/study.md: it shows the output that the commands print today."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ from tests.benchmarks.running import REPOSITORY
 def test_the_baseline_of_the_page_is_that_of_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every line of step 2, but for the campaign's identifier, which holds a time."""
+    """Every line of step 2, except the campaign's identifier, which contains a time."""
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "src"))
     place = REPOSITORY / "benchmarks" / "study_thesis.py"
     spec = importlib.util.spec_from_file_location("study_thesis", place)

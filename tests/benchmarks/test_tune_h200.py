@@ -24,7 +24,7 @@ def run(tmp_path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_small_trainings_make_every_table_and_the_page(tmp_path) -> None:
-    """Promise: all scenarios and searches run anywhere, and files become the page."""
+    """Promise: all scenarios and searches run on any machine, and files become the page."""
     file = tmp_path / "found.json"
     done = run(tmp_path, "--quick", "--seeds", "1", "--json", str(file))
     assert done.returncode == 0, done.stderr
@@ -37,7 +37,7 @@ def test_small_trainings_make_every_table_and_the_page(tmp_path) -> None:
             *(("race", 0), ("sm2-1", 0)),
         ], name
         for training in found["trainings"]:
-            if training["kind"] != "race":  # so short a training may never reach a target
+            if training["kind"] != "race":  # such a short training may never reach a target
                 assert training["finished"] and not training["message"], (name, training)
     assert len(data["loader"]) == 6
     again = run(tmp_path, "--from-json", str(file))
@@ -48,7 +48,7 @@ def test_small_trainings_make_every_table_and_the_page(tmp_path) -> None:
 
 
 def test_the_published_page_is_what_the_kept_files_make(tmp_path) -> None:
-    """Promise: no figure of the page is by hand, and every choice has its rate."""
+    """Promise: no figure of the page is written by hand, and every choice has its rate."""
     kept = SCRIPT.parent / "data" / "h200"
     names = ("resnet18", "lstm", "transformer", "transformer_adamw")
     files = [str(kept / f"tune_{name}.json.gz") for name in names]
@@ -61,7 +61,9 @@ def test_the_published_page_is_what_the_kept_files_make(tmp_path) -> None:
 
 
 def test_a_search_broken_by_its_own_rates_says_so(monkeypatch) -> None:
-    """Promise: where SM2 loses quality after rates that broke survivors, the page says which."""
+    """Promise: where SM2 loses quality after rates that broke survivors, the page says which
+    ones.
+    """
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     from tune_h200_sm2 import first_choices, why_lost
 
@@ -100,7 +102,7 @@ def test_a_search_broken_by_its_own_rates_says_so(monkeypatch) -> None:
 
 
 def test_without_a_gpu_it_says_what_to_do(tmp_path) -> None:
-    """Promise: no GPU is a message, not a traceback."""
+    """Promise: without a GPU there is a message, not a traceback."""
     done = run(tmp_path)
     assert done.returncode == 2
     assert "--quick" in done.stderr

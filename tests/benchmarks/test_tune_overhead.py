@@ -1,4 +1,4 @@
-"""The benchmark of the tuner's own cost runs, and says what it should."""
+"""Promises of the benchmark of the tuner's own cost."""
 
 from pathlib import Path
 

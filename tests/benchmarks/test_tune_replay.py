@@ -1,4 +1,4 @@
-"""Promises of `race` on workloads that it never saw: synthetic ones, the default near the best."""
+"""Promises of `race` on unseen synthetic workloads with defaults near the best."""
 
 import importlib
 from dataclasses import replace
@@ -13,9 +13,9 @@ SEEDS = 10
 
 @pytest.mark.parametrize(("draw", "number", "default"), [(0, 30, 32), (0, 30, 256), (2, 3, 64)])
 def test_a_first_search_comes_within_5pct_of_the_best(draw, number, default):
-    """A default that costs 17 to 37% more than the best is near enough to end a search too early.
+    """A default that costs 17 to 37% more than the best may end a search too early.
 
-    What is spent on others must last until early curves tell neighbours apart.
+    The budget for other configurations must last until early curves differ.
     """
     synthetic = importlib.import_module("benchmarks.tune_synthetic")
     workload = synthetic.synthetic_workloads(number + 1, seed=draw)[number]
@@ -25,7 +25,7 @@ def test_a_first_search_comes_within_5pct_of_the_best(draw, number, default):
 
 
 def test_without_data_it_says_what_to_set(tmp_path) -> None:
-    """Promise: absent data is a clear message."""
+    """Promise: missing data gives a clear message."""
     done = run_benchmark("tune_replay", WATTLOOP_SHARED_DATA=str(tmp_path))
     assert done.returncode == 2
     assert "WATTLOOP_SHARED_DATA" in done.stderr
