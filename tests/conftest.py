@@ -1,4 +1,4 @@
-"""Every test has the machine for itself: runs of tests next to it are not seen as sharing it."""
+"""Isolation of tests: each has the machine for itself, and concurrent runs are not seen."""
 
 import contextlib
 import gc
@@ -38,11 +38,11 @@ def _memory() -> str | None:
 if (memory := _memory()) is not None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory)
 
-# Until the tests are collected: modules are imported, which leaves no garbage to speak of.
+# Until the tests are collected: importing modules leaves hardly any garbage.
 gc.disable()
 
-# A shell ignores Ctrl-C in what it starts in the background, and every program that a test starts
-# and interrupts would inherit that.
+# A shell ignores Ctrl-C in its background processes, and every program that a test starts and
+# interrupts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -99,14 +99,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder of all workers: what is traced and predicted does not depend on the test."""
+    """Share a cache folder among workers: traces and predictions do not depend on the test."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _runs_of_shared_machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A folder in which runs of a machine that several tests share list themselves."""
+    """Make a folder in which runs list themselves, for a machine that several tests share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WATTLOOP_NODE_RUNS", str(tmp_path_factory.mktemp("node")))
         yield
@@ -114,7 +114,7 @@ def _runs_of_shared_machines(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own in which runs list themselves."""
+    """Make a folder of its own in which runs list themselves."""
     folder = tmp_path_factory.mktemp("node")
     monkeypatch.setenv("WATTLOOP_NODE_RUNS", str(folder))
     return folder

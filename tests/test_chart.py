@@ -1,4 +1,4 @@
-"""Promises of the Helm chart: what it renders is valid, least privileged, and enough."""
+"""Promises of the Helm chart: its output is valid, least privileged, and sufficient."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def rules_of(account: str, *values: str) -> Rules:
 @pytest.mark.skipif(not schemas_installed(), reason="kubernetes-validate is not installed")
 @pytest.mark.parametrize("values", [(), ALL_ON, ("driver.enabled=true",)])
 def test_every_object_is_valid_by_the_official_schema(values: tuple[str, ...]) -> None:
-    """Strictly: a field that Kubernetes 1.37 does not know is an error."""
+    """Validation is strict: a field that Kubernetes 1.37 does not know is an error."""
     assert helm("lint", "--strict", str(CHART)).returncode == 0
     kinds = [item["kind"] for item in rendered(*values)]
     assert "DaemonSet" in kinds
@@ -172,7 +172,7 @@ def test_values_that_make_no_sense_are_refused(values: tuple[str, ...]) -> None:
 
 
 def test_the_rights_of_the_chart_are_enough(tmp_path: Path) -> None:
-    """Everything that agent and driver ask of the API server, with the rendered rules."""
+    """All requests of agent and driver are allowed by the rendered rules."""
     tokens = {name: rules_of(f"w-{name}", *ALL_ON) for name in ("agent", "driver")}
     with KubernetesApi(tokens=tokens) as api:
         clients = {}

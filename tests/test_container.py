@@ -17,12 +17,12 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 
 def variables() -> dict[str, str]:
-    """What the image sets."""
+    """Return the variables that the image sets."""
     return dict(re.findall(r"\b(WATTLOOP_\w+)=(\S+)", DOCKERFILE))
 
 
 def test_image_sets_variables_that_exist() -> None:
-    """A renamed variable would silently measure the container instead of the host."""
+    """A renamed variable would measure the container instead of the host, without a message."""
     known = {*ENVIRONMENT, "WATTLOOP_SYSFS_ROOT", "WATTLOOP_PROCFS_ROOT"}
     assert set(variables()) <= known
     assert {"WATTLOOP_SYSFS_ROOT", "WATTLOOP_PROCFS_ROOT", "WATTLOOP_STORE"} <= set(variables())
@@ -37,7 +37,7 @@ def test_page_mounts_what_the_image_expects() -> None:
 
 
 def test_image_copies_only_what_exists_and_installs_real_extras() -> None:
-    """A build that CI cannot run at least names real files and extras."""
+    """CI cannot build the image, so at least the named files and extras exist."""
     import tomllib
 
     for line in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE):
@@ -50,7 +50,7 @@ def test_image_copies_only_what_exists_and_installs_real_extras() -> None:
 
 
 def test_run_measures_the_host_through_its_mounts(tmp_path: Path) -> None:
-    """With the image's variables moved below a folder, the host's counters are what is read."""
+    """With the image's variables moved below a folder, the host's counters are read."""
     moved = {name: f"{tmp_path}{path}" for name, path in variables().items()}
     package = PowercapTree(Path(moved["WATTLOOP_SYSFS_ROOT"])).add_package(0)
     Path(moved["WATTLOOP_PROCFS_ROOT"]).mkdir(parents=True)
@@ -81,7 +81,7 @@ def test_run_measures_the_host_through_its_mounts(tmp_path: Path) -> None:
 
 
 def test_health_check_asks_a_server_and_leaves_other_verbs_alone(tmp_path: Path) -> None:
-    """A server that answers or refuses is healthy, one that fails or hangs is not."""
+    """A server that answers or refuses is healthy; one that fails or hangs is not."""
     import runpy
     from http.server import BaseHTTPRequestHandler, HTTPServer
     from threading import Thread

@@ -1,4 +1,4 @@
-"""Promises of docs/metrics.md: the dashboard and the rules ask for metrics that exist."""
+"""Promises of docs/metrics.md: dashboard and rules use existing metrics."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def queries() -> list[str]:
 
 
 def exported() -> set[str]:
-    """Names of families in the source: the text of a name is where it is defined."""
+    """Return the names of families in the source: a name's text stands at its definition."""
     places = [
         "fleet/agent/live_metrics.py",
         "measure/metrics_endpoint.py",
@@ -50,7 +50,7 @@ def test_every_rule_has_its_metric() -> None:
 
 
 def test_panels_do_not_overlap_and_ids_are_unique() -> None:
-    """What Grafana itself asks of a dashboard: ids, positions on its grid of 24 columns."""
+    """Grafana requires unique ids, and positions on its grid of 24 columns."""
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
@@ -87,7 +87,7 @@ def test_queries_are_promql(tmp_path: Path) -> None:
 
 @needs_promtool
 def test_alerts_fire_when_they_should() -> None:
-    """Budget exceeded, GPU idle for 30 minutes within a job, agent silent; and not otherwise."""
+    """Budget exceeded, GPU idle for 30 minutes within a job, agent silent; and no other time."""
     done = subprocess.run(
         ["promtool", "test", "rules", "wattloop-rules-test.yml"],
         cwd=RULES, capture_output=True, text=True, check=False,

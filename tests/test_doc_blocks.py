@@ -26,7 +26,7 @@ PAGES = [
 
 
 class Block(NamedTuple):
-    """Code of a page; the language of an indented block is empty."""
+    """A code block of a page; the language of an indented block is empty."""
 
     page: str
     line: int
@@ -64,7 +64,7 @@ def _blocks(page: Path) -> list[Block]:
 
 
 def commands(block: Block) -> list[str]:
-    """Command lines of `wattloop` in a block, without what explains them."""
+    """Return the command lines of `wattloop` in a block, without comments."""
     text = "\n".join(block.lines).replace("\\\n", " ")
     found = []
     for line in text.splitlines():
@@ -81,7 +81,7 @@ def command_of(verb: str) -> Any:
 
 
 def options_of(command: Any) -> set[str]:
-    """Options of a command; those of a group include what its own commands take."""
+    """Return the options of a command; those of a group include its commands' options."""
     found = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
     for below in getattr(command, "commands", {}).values():
         found |= options_of(below)
@@ -89,7 +89,7 @@ def options_of(command: Any) -> set[str]:
 
 
 def faults_of(line: str) -> list[str]:
-    """Return verbs and options of a command line that the program does not have."""
+    """Return the verbs and options of a command line that do not exist."""
     line = re.sub(r"[\[\]]|\.\.\.", " ", line)
     words = shlex.split(line.partition(" -- ")[0])[1:]
     verbs = words[0].split("|")
@@ -116,7 +116,7 @@ def faults_of(line: str) -> list[str]:
 
 
 def test_every_command_of_the_documentation_exists() -> None:
-    """A verb or option that was renamed is renamed on the pages."""
+    """A renamed verb or option is renamed on the pages."""
     lines = [(block, line) for block in blocks() for line in commands(block)]
     assert len(lines) > 150
     assert [f"{b.page}:{b.line}: {f}" for b, line in lines for f in faults_of(line)] == []

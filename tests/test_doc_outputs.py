@@ -1,7 +1,7 @@
-"""Promises of printed outputs in the documentation: the commands print today what the pages show.
+"""Promises of outputs in the documentation: the commands print the same today.
 
-Pages for newcomers are followed as a whole in test_transcripts.py. Here are single blocks: those
-whose figures follow from their input must agree to the last digit, the others in shape.
+test_transcripts.py follows whole pages for newcomers. This module tests single blocks: those whose
+figures follow from their input must agree to the last digit, the others in shape.
 """
 
 import re
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def steps_on(page: str) -> list[Step]:
-    """Commands of a page with the lines below them, in fences or indented."""
+    """Return the commands of a page with the lines below them, fenced or indented."""
     texts = ["\n".join(block.lines) for block in blocks() if block.page == page]
     return [step for text in texts if re.search(r"^\$ ", text, re.M) for step in steps_of(text)]
 
@@ -31,7 +31,9 @@ def step_on(page: str, beginning: str) -> Step:
 
 
 def differing(step: Step, printed: list[str]) -> list[str]:
-    """Lines that are shown and not printed, to the digit; `...` stands for the rest of a line."""
+    """Return lines that are shown but not printed, to the digit; `...` stands for the rest of a
+    line.
+    """
     plain = [re.sub(r"\s+", " ", line).strip() for line in printed]
     missing = []
     for line in step.shown:
@@ -44,7 +46,7 @@ def differing(step: Step, printed: list[str]) -> list[str]:
 
 @pytest.fixture
 def here(tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder, a store and a configuration of their own."""
+    """A folder, a store and a configuration for one test."""
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
@@ -107,14 +109,14 @@ def test_figures_of_a_page_are_those_of_today(
 
 
 def messages_on(page: str, word: str) -> list[str]:
-    """Lines of the block without commands in which a word stands."""
+    """Return the lines of the block without commands that contains a word."""
     texts = [block.lines for block in blocks() if block.page == page and not block.language]
     (found,) = (lines for lines in texts if any(word in line for line in lines))
     return [line for line in found if line.strip()]
 
 
 def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Run a command that is refused; return its message as one paragraph per line."""
+    """Run a command that fails; return its message as one paragraph per line."""
     assert main(words) == 2
     return [
         line.removeprefix("wattloop: ").strip() for line in capsys.readouterr().err.splitlines()
@@ -144,7 +146,7 @@ def test_a_mistake_in_a_sweep_is_named_as_shown(
 def test_mistakes_in_a_search_are_named_as_shown(
     least: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """docs/tune-spec.md: a range that cannot be, then a default that is not in its range."""
+    """docs/tune-spec.md: an impossible range, then a default outside its range."""
     scale, default = messages_on("docs/tune-spec.md", "logarithmic")
     (here / "search.yaml").write_text(
         "name: search\nmetric: {name: accuracy, goal: maximize, target: 0.9}\n"
@@ -219,7 +221,7 @@ def test_the_table_of_caps_is_as_shown(tmp_path: Path) -> None:
 
 
 def test_the_table_of_a_check_is_as_shown(tmp_path: Path) -> None:
-    """docs/check.md: a job that became another one is a regression."""
+    """docs/check.md: a job that does other work is a regression."""
     texts = [each.lines for each in blocks() if each.page == "docs/check.md" and not each.language]
     (shown,) = (lines for lines in texts if any("verdict" in line for line in lines))
     session = Session(tmp_path, VIRTUAL)
@@ -232,7 +234,9 @@ def test_the_table_of_a_check_is_as_shown(tmp_path: Path) -> None:
 
 
 def test_advice_is_as_shown(tmp_path: Path) -> None:
-    """docs/advise.md: a run without waste says which rules looked, and what others lack."""
+    """docs/advise.md: a run without waste lists the rules that apply, and the reasons of the
+    others.
+    """
     session = Session(tmp_path, VIRTUAL)
     session.run("wattloop run -- python -m wattloop.virtual.train --job matmul --time-scale 12")
     step = step_on("docs/advise.md", "wattloop advise")
@@ -245,7 +249,7 @@ def test_advice_is_as_shown(tmp_path: Path) -> None:
 
 
 def test_tokens_of_a_server_are_as_shown(tmp_path: Path) -> None:
-    """docs/serving.md: tokens and requests of a server, and what each cost."""
+    """docs/serving.md: tokens and requests of a server, and the cost of each."""
     step = step_on("docs/serving.md", "wattloop run --serving http://127.0.0.1:18123")
     ports = PortBlock()
     command = step.command.replace("18123", str(ports.take())).removesuffix("6") + "3"

@@ -1,5 +1,5 @@
-"""Promises of printed outputs whose figures need a GPU or minutes: made of the same figures, or of
-other ones in the same words, they look as the pages show them.
+"""Promises of printed outputs whose figures need a GPU or minutes: with the same or other figures
+they look as on the pages.
 """
 
 import importlib
@@ -37,7 +37,7 @@ from wattloop.virtual.gpu import Activity
 
 
 def lines_of(page: str, word: str) -> tuple[str, ...]:
-    """Lines of the one block of a page in which a word stands, without its commands."""
+    """Return the lines of the one block of a page that contains a word, without its commands."""
     found = [b.lines for b in blocks() if b.page == page and any(word in x for x in b.lines)]
     assert len(found) == 1, f"{page}: {len(found)} blocks with {word!r}"
     return tuple(line for line in found[0] if line.strip() and not line.startswith("$ "))
@@ -183,7 +183,7 @@ def test_the_sum_of_savings_is_as_shown(here: Path, capsys: pytest.CaptureFixtur
 
 @pytest.fixture
 def sweep(here: Path) -> Path:
-    """A store with a sweep over caps on 1 and 8 GPUs."""
+    """Store a sweep over caps on 1 and 8 GPUs."""
     experiment, trials = made_sweep()
     with open_store(here / "runs.db") as store:
         create_experiment(store, experiment)
@@ -207,7 +207,7 @@ def test_tables_of_a_sweep_are_as_shown(sweep: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_front_is_as_shown(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """docs/analyze.md: runs that no other beats, the knee, and how it was found."""
+    """docs/analyze.md: undominated runs, the knee, and how it was found."""
     told = printed(["analyze", "pareto", "last"], capsys)
     title, head, *rows, last = lines_of("docs/analyze.md", "Pareto front, ")
     shapes = tuple(re.sub(r"^gpu/\S+ .*?#", "... #", row) for row in rows)
@@ -237,7 +237,7 @@ def test_advice_below_a_run_is_as_shown(here: Path, capsys: pytest.CaptureFixtur
 
 
 def test_the_log_of_the_daemon_is_as_shown(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """docs/control-daemon.md: who changed what, from and to, and why."""
+    """docs/control-daemon.md: each change with its user, values and reason."""
     log = AuditLog(here / "c.jsonl")
     lever = {"lever": "gpu:0/power_limit"}
     log.write("set", PEER, **lever, before=630.0, after=400.0, why="")
@@ -315,7 +315,7 @@ def test_the_gallery_names_figures_that_there_are(
     names = re.findall(r"images/gallery/sweep-([\w-]+)\.svg", text)
     assert main(["sweep", "plot", "last", "-j"]) == 0
     figures = json.loads(capsys.readouterr().out)["figures"]
-    # power over time is drawn of runs with samples, in tests/report
+    # power over time is drawn for runs with samples, in tests/report
     assert names and {*names} - {"power-over-time"} <= {*figures}
 
 
@@ -335,7 +335,7 @@ def test_the_speed_of_a_host_is_as_shown(capsys: pytest.CaptureFixture[str]) -> 
 def test_an_export_into_a_tracker_is_told_as_shown(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/run.md; what is written there is tested with the trackers."""
+    """docs/run.md; tests of the trackers check the written rows."""
     monkeypatch.setattr("wattloop.integrations.loggers.export_to_tracker", lambda *words: None)
     with open_store(here / "runs.db") as store:
         insert_run(store, record("20260101-000000-abcdef", None))
@@ -347,7 +347,7 @@ def test_an_export_into_a_tracker_is_told_as_shown(
 
 
 def test_tables_of_a_search_are_as_shown(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """docs/tune.md: columns of trials next to those of parameters, the best, what was spent."""
+    """docs/tune.md: columns of trials next to those of parameters, the best, the spent budget."""
     with open_store(here / "runs.db") as store:
         fill(store, many_trials_spec(), 3)
     told = printed(["tune", "show", "last"], capsys)
@@ -388,7 +388,7 @@ def test_a_check_of_a_set_up_is_as_shown(here: Path, capsys: pytest.CaptureFixtu
 def test_the_small_table_of_sm2_is_as_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/tune-torch.md: lines of the example, with searches that cost what they are told."""
+    """docs/tune-torch.md: lines of the example, with searches of given costs."""
     pytest.importorskip("torch", reason="torch is not installed")
     example = importlib.import_module("examples.sm2")
     monkeypatch.setattr(example, "training", lambda *words, **more: None)

@@ -1,4 +1,4 @@
-"""Promises of the documentation site: every page is in it, references follow the code, links hold.
+"""Promises of the documentation site: every page is in it, references follow the code, links work.
 
 `make docs` builds the site; these tests need no MkDocs.
 """
@@ -23,7 +23,7 @@ NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 
 def test_the_navigation_leads_somewhere_and_to_every_page() -> None:
-    """A page that is added is found by readers of the site even before the navigation names it."""
+    """Readers of the site find a new page even before the navigation names it."""
     nav = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), yaml.BaseLoader)["nav"]
     pages = [each.relative_to(DOCS).as_posix() for each in DOCS.rglob("*.md")]
     made_at_build = ("reference/", "notebooks/")
@@ -35,7 +35,7 @@ def test_the_navigation_leads_somewhere_and_to_every_page() -> None:
 
 
 def test_the_reference_of_the_command_line_has_every_verb_and_option() -> None:
-    """Generated from the program, so that it is the program's."""
+    """It is generated from the program."""
     import typer
 
     from wattloop.cli.app import VERBS
@@ -73,7 +73,7 @@ def test_the_reference_of_python_has_every_public_name() -> None:
 
 
 def test_the_reference_of_the_api_has_every_call() -> None:
-    """From the server's own OpenAPI document."""
+    """It is generated from the server's own OpenAPI document."""
     pytest.importorskip("fastapi", reason="FastAPI is not installed")
     page = SITE["_http_page"]()
     assert "### `GET /api/v1/jobs`" in page
@@ -82,7 +82,7 @@ def test_the_reference_of_the_api_has_every_call() -> None:
 
 
 def test_a_broken_site_is_noticed(tmp_path: Path) -> None:
-    """A link or anchor that leads nowhere, and a script of another server."""
+    """A broken link or anchor, and a script from another server, fail the build."""
     (tmp_path / "search").mkdir()
     (tmp_path / "search" / "search_index.js").write_text('var __index = {"docs": [{}, {}]}')
     (tmp_path / "a.html").write_text('<h1 id="top"></h1><a href="b.html#there">b</a>')

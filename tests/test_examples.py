@@ -20,13 +20,13 @@ ROOT = Path(__file__).parents[1]
 def test_train_digits_prints_energy_per_epoch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: the example runs anywhere and prints a line per epoch and the summary."""
+    """Promise: the example runs on any machine and prints a line per epoch and the summary."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     monkeypatch.setenv("WATTLOOP_STORE", str(tmp_path / "runs.db"))
     example = runpy.run_path(str(ROOT / "examples" / "train_digits.py"))
     assert example["EPOCHS"] == 5
-    example["main"].__globals__["EPOCHS"] = 2  # more of them show nothing else
+    example["main"].__globals__["EPOCHS"] = 2  # more of them show the same
     assert example["main"]() == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[:2]] == ["epoch 0", "epoch 1"]
@@ -47,7 +47,7 @@ def test_sweep_virtual_node_prints_the_papers_table() -> None:
 
 
 def test_the_sweep_of_the_virtual_node_runs_as_real_processes(tmp_path: Path) -> None:
-    """Promise: the specification runs, a cap saves energy, and every cap is put back."""
+    """Promise: the specification runs, a cap saves energy, and every cap is restored."""
     entry_points = tmp_path / "site" / "wattloop-0.dist-info" / "entry_points.txt"
     entry_points.parent.mkdir(parents=True)
     groups = (("meters", "meter"), ("levers", "lever"))
@@ -82,7 +82,7 @@ def test_the_sweep_of_the_virtual_node_runs_as_real_processes(tmp_path: Path) ->
 
 
 def searched(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """An example with a store of its own, on the estimate."""
+    """Load an example with a store of its own, on the estimate."""
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     kept = without("WATTLOOP_")
     return warm_start.run(
@@ -102,7 +102,7 @@ def searched(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_tune_digits_finds_a_configuration_that_is_good_enough(tmp_path: Path) -> None:
-    """Promise: twenty lines search a real model on a CPU, and name the winner and why."""
+    """Promise: twenty lines search a real model on a CPU, and name the winner and the reason."""
     done = searched(tmp_path, str(ROOT / "examples" / "tune_digits.py"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("{'batch_size': ")
@@ -114,7 +114,7 @@ def test_tune_digits_finds_a_configuration_that_is_good_enough(tmp_path: Path) -
     assert all(row["energy_j"] > 0 and row["provenance"] == "estimated" for row in rows)
 
 
-def test_tune_digits_is_twenty_lines_and_is_what_the_documents_show() -> None:
+def test_tune_digits_is_twenty_lines_and_is_shown_in_the_documents() -> None:
     """Promise: docs/tune.md shows the file itself."""
     text = (ROOT / "examples" / "tune_digits.py").read_text()
     code = text.partition('"""\n\n')[2]
@@ -122,8 +122,8 @@ def test_tune_digits_is_twenty_lines_and_is_what_the_documents_show() -> None:
     assert f"```python\n{code}```" in (ROOT / "docs" / "tune.md").read_text()
 
 
-def test_the_program_of_digits_yaml_is_searched_as_it_is(tmp_path: Path) -> None:
-    """Promise: a program that knows nothing of Wattloop is tuned from a file, shown in docs."""
+def test_the_program_of_digits_yaml_is_searched_unchanged(tmp_path: Path) -> None:
+    """Promise: a program without Wattloop is tuned from a file that the docs show."""
     spec = (ROOT / "examples" / "digits.yaml").read_text()
     shown = spec[spec.index("name: digits") :]
     assert f"```yaml\n{shown}```" in (ROOT / "docs" / "tune.md").read_text()
@@ -145,7 +145,7 @@ def test_examples_of_predictions_run_without_a_gpu(
     file: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Promise: a step of one's own model, and a choice of GPU, are predicted anywhere."""
+    """Promise: a step of the user's model, and a choice of GPU, are predicted on any machine."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     pytest.importorskip("transformers", reason="Transformers is not installed")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # no calibration of the user's own
@@ -159,10 +159,10 @@ def test_tests_of_energy_pass_anywhere_and_take_their_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise: tests with the fixture and the mark run without a sensor, and say so."""
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # an installed one is the same plugin
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # an installed plugin is the same one
     shutil.copy(ROOT / "examples" / "test_energy.py", tmp_path)
     plugin = ("-p", "wattloop.check.pytest_plugin", "-p", "no:cacheprovider", "--energy-update")
-    plugin += ("--confcutdir", str(tmp_path))  # whatever else lies in the temporary folder
+    plugin += ("--confcutdir", str(tmp_path))  # whatever other files are in the temporary folder
     done = searched(tmp_path, "-m", "pytest", str(tmp_path / "test_energy.py"), *plugin)
     assert done.returncode == 0, done.stdout
     assert "test_energy.py::test_training_stays_below_a_limit" in done.stdout

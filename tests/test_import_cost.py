@@ -26,7 +26,7 @@ HEAVY = [
 
 
 def loaded(code: str, environment: dict[str, str] | None = None) -> list[str]:
-    """Which heavy modules a fresh interpreter holds after `code`."""
+    """Return the heavy modules that a fresh interpreter has loaded after `code`."""
     check = f"{code}\nimport sys\nprint(*[m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", check],
@@ -50,7 +50,7 @@ def test_importing_loads_nothing_heavy(module: str) -> None:
 
 
 def test_setting_up_a_measurement_loads_nothing_heavy(tmp_path: Path) -> None:
-    """A run on a machine with counters in files needs none of them either."""
+    """A run on a machine with counters in files does not load them either."""
     from tests.support.powercap_tree import PowercapTree
 
     PowercapTree(tmp_path / "sys").add_package(0)
@@ -67,7 +67,7 @@ def test_setting_up_a_measurement_loads_nothing_heavy(tmp_path: Path) -> None:
 
 
 def test_measuring_with_every_meter_does_not_load_the_virtual_gpu(tmp_path: Path) -> None:
-    """Its physics costs milliseconds, and only those who ask for it pay them."""
+    """Its physics cost milliseconds, and only runs with virtual GPUs pay them."""
     code = "import wattloop\nm = wattloop.measure('x').begin()\nimport sys\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}print(*[m for m in sys.modules if '.virtual' in m])"],
@@ -87,7 +87,7 @@ def test_measuring_with_every_meter_does_not_load_the_virtual_gpu(tmp_path: Path
 
 
 def test_a_search_that_is_resumed_loads_no_more_than_it_needs() -> None:
-    """Ten thousand trials are taken up in 2 s: Ray's part, levers and caps wait until used."""
+    """Ten thousand trials load in 2 s: Ray's part, levers and caps load on use."""
     unused = ["tune.executors.ray", "cap.callback", "control.session"]
     unused = [f"wattloop.{name}" for name in (*unused, "measure.session")]
     code = "import sys, wattloop.tune.search_setup, wattloop.tune.executors.command\n"

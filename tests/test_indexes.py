@@ -1,4 +1,4 @@
-"""Promises of the lists that readers start from: they name what is there, and all of it."""
+"""Promises of the lists that readers start from: they are complete and correct."""
 
 import importlib
 import re
@@ -11,7 +11,7 @@ DOCS = ROOT / "docs"
 
 
 def links_in(page: Path) -> list[str]:
-    """Files that a page of Markdown links to, as it names them."""
+    """Return the files that a page of Markdown links to, as written."""
     return re.findall(r"\]\(([^)#:]+\.md)", page.read_text("utf-8"))
 
 
@@ -32,7 +32,7 @@ def test_every_page_is_in_the_list_of_pages() -> None:
     "package", ["wattloop", "wattloop.predict", "wattloop.tune", "wattloop.kernels"]
 )
 def test_every_public_name_is_in_the_documentation(package: str) -> None:
-    """What a package offers to programs stands on a page, in code type."""
+    """Every public name of a package stands on a page, in code type."""
     pages = "".join(each.read_text("utf-8") for each in DOCS.glob("*.md"))
     code = " ".join(re.findall(r"```.*?```|`[^`\n]+`|^    .*$", pages, re.DOTALL | re.MULTILINE))
     names = importlib.import_module(package).__all__
@@ -40,7 +40,7 @@ def test_every_public_name_is_in_the_documentation(package: str) -> None:
 
 
 def test_the_changelog_is_by_area() -> None:
-    """A user of one area finds its changes in one place; every link leads to a page."""
+    """A user of one area finds its changes in one place, and every link leads to a page."""
     text = (ROOT / "CHANGELOG.md").read_text("utf-8")
     parts = re.split(r"^### ", text.partition("## [Unreleased]")[2], flags=re.MULTILINE)[1:]
     sections = {part.partition("\n")[0]: part.partition("\n")[2] for part in parts}
@@ -61,7 +61,7 @@ def test_the_changelog_is_by_area() -> None:
 
 
 def test_source_documents_are_named_where_they_are_used() -> None:
-    """A page that speaks of the thesis or of Geißler et al. says who wrote what."""
+    """A page that mentions the thesis or Geißler et al. names the authors."""
     unnamed = []
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text("utf-8")
@@ -75,8 +75,8 @@ def test_source_documents_are_named_where_they_are_used() -> None:
     assert unnamed == []
 
 
-def test_files_that_take_longest_are_there() -> None:
-    """A file that was renamed would begin last again, and the other workers would wait for it."""
+def test_the_slowest_files_exist() -> None:
+    """A renamed file would start last again, and the other workers would wait for it."""
     text = (ROOT / "tests" / "conftest.py").read_text("utf-8")
     named = re.findall(r'"(tests/[^"]+\.py)"', text)
     assert named

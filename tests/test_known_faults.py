@@ -1,7 +1,7 @@
-"""Faults that users of other tools reported: each is a promise of ours.
+"""Promises about faults that users of other tools reported.
 
 The numbers are those of the issue in that tool's tracker. Where a report could not be read, the
-docstring says which fault of its kind is tested instead.
+docstring names the similar fault that is tested instead.
 """
 
 import json
@@ -95,9 +95,9 @@ def listed(machine: Machine) -> list[dict[str, Any]]:
 
 
 def test_codecarbon_244_unreadable_counters(tmp_path: Path) -> None:
-    """RAPL without permission: what stands in is an estimate, and the command that helps is named.
+    """RAPL without permission: an estimate replaces it, and the command that helps is named.
 
-    There a constant took the counter's place.
+    The other tool used a constant in place of the counter.
     """
     package = PowercapTree(tmp_path / "sys").add_package(0)
     package.energy_file.chmod(0)
@@ -116,10 +116,10 @@ def test_codecarbon_244_unreadable_counters(tmp_path: Path) -> None:
 def test_codecarbon_544_ranks_of_one_machine(machine: Machine) -> None:
     """Three ranks that share a machine: one of them counts, and the job's total is the machine's.
 
-    There each of eight processes reported the whole machine.
+    In the other tool each of eight processes reported the whole machine.
     """
     out = machine.folder / "rank"
-    # ranks train together: none begins before all are there
+    # ranks train together: none begins before all have started
     together = f"touch {out}$RANK.up; while [ ! -e {out}0.up -o ! -e {out}1.up -o ! -e {out}2.up ]"
     together += "; do sleep 0.02; done; sleep 1.5"
     job = {"WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "29511"}
@@ -143,9 +143,9 @@ def test_codecarbon_544_ranks_of_one_machine(machine: Machine) -> None:
 
 
 def test_codecarbon_702_nothing_left_by_a_crash_blocks_the_next(machine: Machine) -> None:
-    """After `kill -9` the next measurement simply works.
+    """After `kill -9` the next measurement works.
 
-    There a lock file stayed behind and refused every later run.
+    In the other tool a lock file stayed behind and refused every later run.
     """
     code = "import time, wattloop\nwith wattloop.measure('x'): print('up', flush=True); {}"
     with program(machine, code.format("time.sleep(60)")) as crashed:
@@ -161,7 +161,7 @@ def test_codecarbon_702_nothing_left_by_a_crash_blocks_the_next(machine: Machine
 def test_codecarbon_878_an_estimate_is_called_one(tmp_path: Path) -> None:
     """Utilisation x TDP is marked, with its error stated, wherever it is shown.
 
-    The report could not be read; tested is a guess that is passed off as a reading.
+    The report could not be read; the test covers an estimate shown as a measurement.
     """
     (tmp_path / "sys").mkdir()
     found = machine_in(tmp_path, tmp_path / "sys")
@@ -198,7 +198,7 @@ def test_codecarbon_1268_memory_is_counted_once(tmp_path: Path) -> None:
 def test_codecarbon_1274_dies_that_mirror_one_counter(tmp_path: Path) -> None:
     """Dies that all show the socket's one counter are one device.
 
-    There a Threadripper of 68 W was reported with 137 W.
+    The other tool reported a Threadripper of 68 W with 137 W.
     """
     tree = PowercapTree(tmp_path / "sys")
     packages = [tree.add_package(0, die=die) for die in range(4)]
@@ -215,7 +215,7 @@ def test_codecarbon_1274_dies_that_mirror_one_counter(tmp_path: Path) -> None:
 def test_codecarbon_1316_gpu_without_an_energy_counter(tmp_path: Path) -> None:
     """Older cards have no counter: their power is integrated.
 
-    There such a card was listed and reported with 0 kWh.
+    The other tool listed such a card and reported 0 kWh.
     """
     (tmp_path / "sys").mkdir()
     with StubNvml(tmp_path, gpus=1) as stub:
@@ -227,9 +227,9 @@ def test_codecarbon_1316_gpu_without_an_energy_counter(tmp_path: Path) -> None:
 
 
 def test_codecarbon_409_a_program_that_fails_ends(machine: Machine) -> None:
-    """An exception between begin and end ends the program as it would without us.
+    """An exception between begin and end ends the program as without Wattloop.
 
-    There a scheduler kept the process alive for three days.
+    In the other tool a scheduler kept the process alive for three days.
     """
     code = "import wattloop\nm = wattloop.measure('x').begin()\nprint('up', flush=True)\n1 / 0"
     with program(machine, code) as failing:
@@ -242,7 +242,7 @@ def test_codecarbon_409_a_program_that_fails_ends(machine: Machine) -> None:
 def test_codecarbon_629_memory_of_the_host_is_no_power(tmp_path: Path) -> None:
     """A terabyte in /proc/meminfo says nothing about power: without DIMM data DRAM is missing.
 
-    There a container with 100 GB was charged 378 W for the memory of its host.
+    The other tool charged a container with 100 GB 378 W for the memory of its host.
     """
     (tmp_path / "sys").mkdir()
     (tmp_path / "proc").mkdir()
@@ -256,7 +256,7 @@ def test_codecarbon_629_memory_of_the_host_is_no_power(tmp_path: Path) -> None:
 def test_zeus_91_the_total_is_of_everything_that_was_read(tmp_path: Path) -> None:
     """CPU, DRAM and GPUs are in the total, and each has a name of its own.
 
-    The report could not be read; tested is a total that holds GPUs only.
+    The report could not be read; the test covers a total of GPUs only.
     """
     tree = PowercapTree(tmp_path / "sys")
     package = tree.add_package(0)
@@ -276,8 +276,8 @@ def test_zeus_91_the_total_is_of_everything_that_was_read(tmp_path: Path) -> Non
 def test_zeus_109_a_closed_counter_does_not_stop_the_gpu(tmp_path: Path) -> None:
     """Without permission for RAPL the GPU is measured, and the CPU is missing with its remedy.
 
-    The report could not be read; tested is what its neighbour in the tracker (pull request 111)
-    repairs: a PermissionError that ended the measuring.
+    The report could not be read; the test covers what pull request 111 of that tracker repairs: a
+    PermissionError that ended the measurement.
     """
     package = PowercapTree(tmp_path / "sys").add_package(0)
     package.energy_file.chmod(0)
@@ -299,7 +299,7 @@ def test_zeus_109_a_closed_counter_does_not_stop_the_gpu(tmp_path: Path) -> None
 def test_carbontracker_44_stopping_does_not_wait(machine: Machine) -> None:
     """A measurement with an interval of an hour ends at once, and so does its program.
 
-    The report could not be read; tested is a tool that hangs at exit.
+    The report could not be read; the test covers a tool that hangs at exit.
     """
     code = (
         "import time, wattloop\n"
@@ -315,9 +315,9 @@ def test_carbontracker_44_stopping_does_not_wait(machine: Machine) -> None:
 
 
 def test_perun_152_a_crash_loses_nothing_but_the_last_moment(machine: Machine) -> None:
-    """After `kill -9` the run is there, marked as died, with the energy that was read.
+    """After `kill -9` the run is stored, marked as died, with the energy that was read.
 
-    The report could not be read; tested is a tool that writes its results only at the end.
+    The report could not be read; the test covers a tool that writes results only at the end.
     """
     code = (
         "import time, wattloop\nwith wattloop.measure('x'): print('up', flush=True); time.sleep(60)"

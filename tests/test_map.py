@@ -7,13 +7,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_the_map_is_current() -> None:
-    """docs/map.md says what the docstrings say; `python scripts/make_map.py` writes it."""
+    """docs/map.md equals the docstrings; `python scripts/make_map.py` writes it."""
     script = runpy.run_path(str(ROOT / "scripts" / "make_map.py"))
     assert (ROOT / "docs" / "map.md").read_text("utf-8") == script["page_text"]()
 
 
 def test_the_ratchet_fails_when_the_tree_grows(monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]  # fixtures
-    """One module more than the limit is refused, and the table names it."""
+    """One module above the limit is refused, and the table names it."""
     script = runpy.run_path(str(ROOT / "scripts" / "ratchet.py"))
     found = dict(script["measure_tree"]())
     found["modules"] += 10_000

@@ -1,8 +1,8 @@
-"""Promises on macOS and Windows, shown on an interpreter from which Linux's interfaces are taken.
+"""Promises on macOS and Windows, tested with an interpreter without Linux's interfaces.
 
 `tests/support/other_systems` removes modules (`fcntl`, `resource`), names of `os`, `signal` and
-`time`, and the trees /proc, /sys and /dev/shm. It shows that nothing here needs them; it does not
-show how the real systems behave.
+`time`, and the trees /proc, /sys and /dev/shm. It shows that no module needs them, but not how the
+real systems behave.
 """
 
 import os
@@ -61,11 +61,11 @@ def _python(system: str, code: str, folder: Path) -> str:
             "WATTLOOP_TEST_PRELOADED": CHOOSES_BY_SYSTEM,
             "WATTLOOP_STATE_DIR": str(
                 folder / "state"
-            ),  # levers of this machine are another matter
+            ),  # levers of this machine are tested elsewhere
             "WATTLOOP_STORE": str(folder / "runs.db"),
             "WATTLOOP_DEBUG": "1",
             "HOME": str(folder),
-            "PATHEXT": "e",  # Windows knows programs by their last letters: `true` and `false`
+            "PATHEXT": "e",  # Windows recognises programs by their suffix: `true` and `false`
         },
         cwd=folder,
         capture_output=True,
@@ -85,7 +85,9 @@ def test_every_module_can_be_imported(system: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("system, name", [("win32", "Windows"), ("darwin", "macOS")])
 def test_commands_work_and_say_what_is_missing(system: str, name: str, tmp_path: Path) -> None:
-    """Promise: a program runs with its own exit code and is kept; nothing measured is not zero."""
+    """Promise: a program runs with its own exit code and is stored; an unmeasured energy is not
+    zero.
+    """
     said = _python(system, COMMANDS, tmp_path)
     assert "Traceback" not in said
     assert "failed to start" not in said
@@ -102,8 +104,8 @@ def test_commands_work_and_say_what_is_missing(system: str, name: str, tmp_path:
     assert "nothing can be measured here" in said  # doctor
 
 
-def test_locks_exclude_other_holders_on_windows(tmp_path: Path) -> None:
-    """Promise: the lock of a file holds without `fcntl`, and its content stays readable."""
+def test_locks_exclude_other_owners_on_windows(tmp_path: Path) -> None:
+    """Promise: the lock of a file works without `fcntl`, and its content stays readable."""
     code = """
 from pathlib import Path
 from wattloop.core.files import FileLock, is_locked

@@ -1,4 +1,4 @@
-"""Promises of the package: a wheel has every data file, and messages name extras that exist."""
+"""Promises of the package: a wheel has every data file, and messages name existing extras."""
 
 import re
 import tomllib
@@ -27,7 +27,7 @@ def test_every_data_file_is_in_the_wheel() -> None:
 
 
 def test_every_extra_that_is_named_exists() -> None:
-    """`pip install 'wattloop[EXTRA]'`, as messages and pages say it, installs something."""
+    """`pip install 'wattloop[EXTRA]'`, as in messages and pages, installs an existing extra."""
     extras = set(PROJECT["project"]["optional-dependencies"])
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
     named = {
@@ -40,13 +40,13 @@ def test_every_extra_that_is_named_exists() -> None:
     assert named - {"extra"} <= extras
 
 
-def test_files_that_are_begun_first_exist() -> None:
-    """A file that was renamed would be begun last, and the other workers would wait for it."""
+def test_files_that_start_first_exist() -> None:
+    """A renamed file would start last, and the other workers would wait for it."""
     assert [path for path in LONGEST_FIRST if not (ROOT / path).is_file()] == []
 
 
 def test_extras_by_person_lead_to_extras_by_library() -> None:
-    """`train` and `all` name extras that exist, and `all` leaves out only what few can install."""
+    """`train` and `all` name existing extras, and `all` leaves out those that few can install."""
     extras = PROJECT["project"]["optional-dependencies"]
 
     def reached(name: str) -> set[str]:
@@ -66,7 +66,7 @@ def test_extras_by_person_lead_to_extras_by_library() -> None:
 
 
 def test_every_extra_is_on_the_page_of_extras() -> None:
-    """A newcomer finds each one, and no other, in docs/start.md."""
+    """A newcomer finds every extra in docs/start.md, and only those."""
     page = (ROOT / "docs" / "start.md").read_text("utf-8").partition("## Extras")[2]
     named = [
         name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in row.split(", ")
@@ -77,7 +77,7 @@ def test_every_extra_is_on_the_page_of_extras() -> None:
 
 
 def test_metadata_follow_the_standard() -> None:
-    """A license expression of PEP 639 with its file, and no classifier that contradicts it."""
+    """A license expression of PEP 639 with its file, and no contradicting classifier."""
     project = PROJECT["project"]
     assert project["license"] == "Apache-2.0"
     assert [each for each in project["license-files"] if not (ROOT / each).is_file()] == []

@@ -1,4 +1,4 @@
-"""Promises of the public package: `__all__` is what there is, and its names work."""
+"""Promises of the public package: `__all__` lists existing names, and they work."""
 
 import importlib
 import inspect
@@ -11,7 +11,7 @@ import wattloop
 
 
 def modules() -> list[str]:
-    """Every module of the package that can be imported without an extra."""
+    """Return every module of the package that can be imported without an extra."""
     names = [m.name for m in pkgutil.walk_packages(wattloop.__path__, "wattloop.")]
     return [
         n for n in names if not n.startswith(("wattloop.integrations", "wattloop.tune.callbacks."))
@@ -19,7 +19,7 @@ def modules() -> list[str]:
 
 
 def test_every_public_name_exists() -> None:
-    """`__all__` promises nothing that is not there."""
+    """Every name in `__all__` exists."""
     for name in wattloop.__all__:
         assert getattr(wattloop, name) is not None
 
@@ -57,7 +57,7 @@ def test_version_is_that_of_the_distribution() -> None:
 
 
 @pytest.mark.parametrize("name", modules())
-def test_all_of_a_module_matches_reality(name: str) -> None:
+def test_all_of_a_module_is_correct(name: str) -> None:
     """Every name in `__all__` exists; every module has a docstring."""
     module = importlib.import_module(name)
     assert inspect.getdoc(module), f"{name} has no docstring"

@@ -1,4 +1,4 @@
-"""Promises of the README: its code runs, and prints what the README says it prints.
+"""Promises of the README: its code runs, and prints the output that the README shows.
 
 Numbers differ from machine to machine, so outputs are compared by shape: every number may be any
 other, `...` may be any text, and lines that depend on the sensors at hand may differ.
@@ -28,15 +28,15 @@ NUMBER = r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 
 
 def blocks(language: str, text: str = README) -> list[str]:
-    """Fenced code blocks of one language."""
+    """Return the fenced code blocks of one language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def shape(line: str) -> re.Pattern[str]:
-    """A pattern that any output of the same shape matches."""
+    """Return a pattern that any output of the same shape matches."""
     pattern = re.escape(line)
     pattern = re.sub(r"\d+(?:\\\.\d+)?", lambda _: NUMBER, pattern)
-    # a busy machine takes minutes, a quick one milliseconds
+    # a busy machine takes minutes, a fast one milliseconds
     pattern = pattern.replace(rf"\ in\ {NUMBER}\ s\ ", r"\ in\ .*(?:ms|s|min)\ ")
     pattern = re.sub(r"\\ mJ\b", r"\\ m?J", pattern)  # and may need more than 100 mJ
     pattern = re.sub(r"(?:\\ )+", r"\\s+", pattern)  # columns are as wide as their numbers
@@ -44,7 +44,9 @@ def shape(line: str) -> re.Pattern[str]:
 
 
 def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
-    """A clean one: only the estimate, a store of its own, `wattloop` and `python` on the path."""
+    """A clean environment: only the estimate, a store of its own, `wattloop` and `python` on the
+    path.
+    """
     kept = without("WATTLOOP_")
     return {
         **kept,
@@ -66,7 +68,7 @@ def ran(code: str, tmp_path: Path, env: dict[str, str]) -> list[str]:
 
 
 def test_python_example_prints_what_the_readme_shows(tmp_path: Path) -> None:
-    """With the estimate, as on the machine of the README."""
+    """The run uses the estimate, as on the machine of the README."""
     code, (expected,) = blocks("python")[0], blocks("text")
     lines = ran(code, tmp_path, environment(tmp_path))
     shown = [line for line in expected.splitlines() if "not measured" not in line]
@@ -78,7 +80,7 @@ def test_python_example_prints_what_the_readme_shows(tmp_path: Path) -> None:
 
 
 def test_python_example_measures_where_there_are_counters(tmp_path: Path) -> None:
-    """The same code on a machine with RAPL: measured, complete, and the right joules."""
+    """The same code on a machine with RAPL gives measured, complete and right joules."""
     code = blocks("python")[0]
     tree = PowercapTree(tmp_path / "sys")
     package = tree.add_package(0)
@@ -102,7 +104,7 @@ CONSOLE = [
 
 
 @pytest.mark.parametrize("lines", CONSOLE, ids=lambda lines: lines[0])
-def test_console_blocks_run_and_print_what_they_show(lines: list[str], tmp_path: Path) -> None:
+def test_console_blocks_run_and_print_the_shown_output(lines: list[str], tmp_path: Path) -> None:
     """Every `$ command` of the README, with the lines below it."""
     words = shlex.split(lines[0].replace("60_000_000", "600_000"))  # a hundredth of the work
     given = dict(word.split("=", 1) for word in words[: words.index("wattloop")])
@@ -185,7 +187,7 @@ def test_modules_of_the_walks_exist(page: str) -> None:
 
 
 def test_the_readme_is_short_and_has_pictures() -> None:
-    """A newcomer reads it to the end: under 200 lines; overview, a live run and a campaign."""
+    """A newcomer reads all of it: under 200 lines; overview, a live run and a campaign."""
     assert README.count("\n") < 200
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
     assert len(pictures) == 3
@@ -193,7 +195,7 @@ def test_the_readme_is_short_and_has_pictures() -> None:
 
 
 def test_links_of_the_package_index_lead_to_files_of_the_repository() -> None:
-    """The description of the package has the README's links, absolute, and each names a file."""
+    """The package description has the README's links, absolute, and each names a file."""
     text = runpy.run_path(str(ROOT / "setup.py"))["description"]()
     assert re.findall(r"\]\((?!https://)[^)]+\)", text) == []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

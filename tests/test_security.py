@@ -1,4 +1,4 @@
-"""Promises of SECURITY.md, constraints.txt and `make audit`: tests that exist, pins that hold."""
+"""Promises of SECURITY.md, constraints.txt and `make audit`: existing tests, and valid pins."""
 
 import importlib.util
 import json
@@ -29,7 +29,7 @@ def pins() -> dict[str, Version]:
 
 
 def wanted() -> list[Requirement]:
-    """What make, CI and the image install."""
+    """Return the packages that make, CI and the image install."""
     extras = re.search(r"^EXTRAS := (.+)$", (ROOT / "Makefile").read_text(), re.M)
     assert extras is not None
     optional = PROJECT["optional-dependencies"]
@@ -41,7 +41,7 @@ def wanted() -> list[Requirement]:
 
 
 def test_every_promise_names_a_test_that_exists() -> None:
-    """A renamed or deleted test would leave a promise that nothing keeps."""
+    """A renamed or deleted test would leave a promise without a test."""
     page = (ROOT / "SECURITY.md").read_text()
     named = set(re.findall(r"`(test_\w+)`", page))
     text = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
@@ -51,7 +51,7 @@ def test_every_promise_names_a_test_that_exists() -> None:
 
 
 def test_every_package_that_is_installed_is_pinned_within_its_range() -> None:
-    """So that make, CI and the image install the same today and tomorrow."""
+    """So make, CI and the image install the same versions at any time."""
     pinned = pins()
     for requirement in wanted():
         name = canonicalize_name(requirement.name)
@@ -61,7 +61,7 @@ def test_every_package_that_is_installed_is_pinned_within_its_range() -> None:
 
 
 def test_lock_names_releases_only() -> None:
-    """No address of a registry, no build of one (2.13.0+cpu), no hash that fits one file."""
+    """No address of a registry, no local build (2.13.0+cpu), no hash of a single file."""
     assert pins()["torch"] == Version("2.13.0")
     assert all(version.local is None for version in pins().values())
     assert "://" not in LOCK
@@ -88,7 +88,7 @@ def audit() -> ModuleType:
 
 
 def test_audit_without_a_service_does_not_look_clean(tmp_path: Path) -> None:
-    """pip-audit itself ends with 0 where it could check nothing."""
+    """pip-audit itself ends with 0 where it could not check any package."""
     lock = tmp_path / "lock.txt"
     lock.write_text("requests==2.19.0\n")
     nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
@@ -121,7 +121,7 @@ ANSWER = """[
         ((), 2, "NOTHING WAS CHECKED"),
     ],
 )
-def test_audit_says_what_was_checked(
+def test_audit_names_the_state_of_each_package(
     audit: ModuleType, packages: tuple[str, ...], code: int, said: str
 ) -> None:
     """Each package is clean, vulnerable or unknown; unknown is not clean."""

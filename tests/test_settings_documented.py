@@ -16,7 +16,7 @@ def test_every_variable_is_documented() -> None:
 
 
 def test_every_key_of_the_file_is_documented() -> None:
-    """`tariff.per_kwh` stands as `tariff: {per_kwh, ...}`."""
+    """`tariff.per_kwh` is written as `tariff: {per_kwh, ...}`."""
     for key in FIELDS:
         section, _, leaf = key.partition(".")
         assert f"`{section}" in PAGE, key

@@ -1,4 +1,4 @@
-"""Promises of docs/sources.md: every command of the table works, and gives what its row says."""
+"""Promises of docs/sources.md: every command of the table works, with the result of its row."""
 
 import contextlib
 import csv
@@ -93,7 +93,7 @@ def rows() -> list[Row]:
 
 
 def commands() -> dict[str, list[Row]]:
-    """Command -> the rows that name it, so that each runs once."""
+    """Return each command with the rows that name it, so that each runs once."""
     found: dict[str, list[Row]] = {}
     for row in rows():
         found.setdefault(row.command.strip("`"), []).append(row)
@@ -146,7 +146,7 @@ SET_UP = (
 
 
 def test_every_row_is_complete() -> None:
-    """A document's section, a known state, a page that exists; the counts above are right."""
+    """A document's section, a known state and an existing page; the counts above are right."""
     count = dict.fromkeys(STATES, 0)
     for row in rows():
         assert all(row), row
@@ -163,10 +163,10 @@ def is_printed(command: str) -> bool:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_the_command_gives_what_its_row_says(
+def test_the_command_gives_the_result_of_its_row(
     lab: Lab, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each word in code is in what the command prints or writes."""
+    """Each word in code type is in the output or the files of the command."""
     if all(row.state == "open" for row in commands()[command]):
         pytest.skip("the page says that it is missing")
     given = run(lab, command, capsys)
@@ -181,7 +181,7 @@ def is_in(word: str, text: str) -> bool:
 
 
 def run(lab: Lab, command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Everything that the command prints and writes."""
+    """Run the command and return its output and its files."""
     if command.startswith("GET "):
         return page_of(lab, command.removeprefix("GET "))
     if command.startswith(("from ", "import ")):
@@ -222,7 +222,7 @@ def run(lab: Lab, command: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def files(folder: Path) -> list[Path]:
-    """What commands write: neither the store nor what is linked."""
+    """Return the files that commands write, without the store and links."""
     return [p for p in folder.iterdir() if p.is_file() and p.suffix not in (".db", ".state")] + [
         p for sub in folder.iterdir() if sub.is_dir() and not sub.is_symlink()
         for p in sub.glob("*.*") if sub.name not in ("sys", "site", "state")
@@ -232,7 +232,7 @@ def files(folder: Path) -> list[Path]:
 def page_of(lab: Lab, address: str) -> str:
     with TestClient(create_app(ServeOptions(store=str(lab.stored.path)))) as client:
         answer = client.get(address.replace("SEARCH", lab.stored.search))
-        while answer.status_code == 202:  # being made; the browser asks again, too
+        while answer.status_code == 202:  # it is still being computed; the browser asks again, too
             time.sleep(0.2)
             answer = client.get(address.replace("SEARCH", lab.stored.search))
     assert answer.status_code == 200, answer.text

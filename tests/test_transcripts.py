@@ -1,4 +1,4 @@
-"""Promises of the pages for newcomers: their commands run, and print what the pages show."""
+"""Promises of the pages for newcomers: their commands run, and print the shown output."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def test_a_line_that_changed_is_found() -> None:
     assert not shape("best cap: 500 W").fullmatch("best cap: none")
 
 
-def test_commands_are_read_with_what_they_show() -> None:
+def test_commands_are_read_with_their_output() -> None:
     """A backslash continues a command; a block may have several."""
     first, second = steps_of("$ wattloop run \\\n    -- true\nline\n$ wattloop devices\n")
     assert (first.command, first.shown) == ("wattloop run -- true", ("line",))
