@@ -1,4 +1,4 @@
-"""A cluster, jobs and an oracle small enough to work out by hand."""
+"""A cluster, jobs and an oracle small enough to check by hand."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ BUSY_W = 300.0
 
 
 class PlainOracle(Oracle):
-    """k GPUs take 1/k second per sample and draw 300 W each at full cap, on any type."""
+    """An oracle: k GPUs take 1/k second per sample and draw 300 W each at full cap, on any type."""
 
     name = "plain"
 
@@ -23,7 +23,7 @@ class PlainOracle(Oracle):
         self._known: dict[JobKind, PlacementOptions] = {}
 
     def options(self, kind: JobKind) -> PlacementOptions:
-        """Every type x GPUs x batch x cap; capped power slows down in proportion to its root."""
+        """Return every type x GPUs x batch x cap; a cap slows down in proportion to its root."""
         if kind not in self._known:
             rows = [
                 (number, gpus, batch, cap)
@@ -49,7 +49,7 @@ class PlainOracle(Oracle):
 
 
 def small_cluster(nodes: int = 1, gpus_per_node: int = 2, **group: float) -> Cluster:
-    """Nodes with A100s that draw 50 W each when idle."""
+    """Return nodes with A100s that draw 50 W each when idle."""
     gpu = gpu_named("a100-sxm-40")
     groups = (NodeGroup("node", "a100", nodes, gpus_per_node, **group),)
     return Cluster("small", (GpuType("a100", gpu, IDLE_W),), groups)
@@ -62,7 +62,7 @@ def jobs_of(
     deadlines_s: Sequence[float] | None = None,
     users: Sequence[int] | None = None,
 ) -> JobTable:
-    """Jobs from (arrival, samples); one GPU each unless the kind says otherwise."""
+    """Return jobs from (arrival, samples); one GPU each unless the kind says otherwise."""
     owner = np.array(users if users is not None else [0] * len(rows), dtype=np.int64)
     late = deadlines_s if deadlines_s is not None else [np.inf] * len(rows)
     return JobTable(

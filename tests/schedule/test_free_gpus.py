@@ -1,4 +1,4 @@
-"""Promise: free GPUs are counted so that a policy knows what fits, and can plan with a copy."""
+"""Promise: counts of free GPUs tell a policy what fits, and a copy serves for planning."""
 
 import pytest
 
@@ -26,7 +26,7 @@ COUNTS = [[1, 0, 2, 0, 1]]
 def test_a_shape_fits_where_its_gpus_can_be_had_together(
     gpus: int, spread: bool, fits: bool
 ) -> None:
-    """Packed takes one node or whole ones and a rest; spread takes anything."""
+    """A packed shape takes one node or whole ones and a rest; a spread one takes any GPUs."""
     assert FreeGpus(COUNTS).fits((0, gpus, spread)) is fits
 
 
@@ -53,15 +53,15 @@ def test_a_copy_is_its_own() -> None:
     assert (free.nodes_with, free.total) == (COUNTS, 8)
 
 
-def test_what_was_given_back_is_free_again() -> None:
-    """To a node that had none."""
+def test_released_gpus_are_free_again() -> None:
+    """The GPUs return to a node that had none free."""
     free = FreeGpus(COUNTS)
     free.give(0, 3, 0)
     assert (free.nodes_with, free.by_type) == ([[0, 0, 2, 1, 1]], [11])
 
 
-def test_what_is_not_free_is_not_taken() -> None:
-    """ValueError, and nothing changed."""
+def test_busy_gpus_are_not_taken() -> None:
+    """It is a ValueError, and the counts stay."""
     free = FreeGpus(COUNTS)
     with pytest.raises(ValueError, match="9 GPUs of type 0 are not free"):
         free.take((0, 9, True))

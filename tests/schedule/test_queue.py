@@ -24,13 +24,13 @@ def queue_of(world: World, *, noisy: bool) -> JobQueue:
 
 
 def plainly(objective: PlacementObjective) -> PlacementObjective:
-    """The same cost, without what makes it quick."""
+    """The same cost without its optimisations."""
     return replace(objective, name=f"plain {objective.name}", degree=None, keeps_order=False)
 
 
 @given(seed=SEEDS, noisy=st.booleans())
 def test_costs_follow_jobs_that_come_and_go(seed: int, noisy: bool) -> None:
-    """Added, removed and added again at random: every column is that of its job."""
+    """Jobs are added and removed at random: every column stays that of its job."""
     world, dice = random_world(seed), random.Random(seed)
     queue = queue_of(world, noisy=noisy)
     for _ in range(30):
@@ -57,7 +57,7 @@ def test_costs_follow_jobs_that_come_and_go(seed: int, noisy: bool) -> None:
 
 @given(seed=SEEDS, noisy=st.booleans())
 def test_the_quick_way_finds_what_the_plain_way_finds(seed: int, noisy: bool) -> None:
-    """Best options and their order, with costs of a kind kept and without."""
+    """Best options and their order are the same, with and without stored costs of a kind."""
     world = random_world(seed)
     queue = queue_of(world, noisy=noisy)
     queue.add(0, 7.0)
@@ -79,15 +79,15 @@ def test_the_quick_way_finds_what_the_plain_way_finds(seed: int, noisy: bool) ->
 
 
 def test_a_cost_that_is_no_number_is_left_to_the_slow_way() -> None:
-    """There it is an error with the job's number; here it would sort behind every other cost."""
+    """There it is an error with the job's number; here it would sort after every other cost."""
     queue = queue_of(random_world(1), noisy=True)
     queue.add(0, 1.0)
     broken = replace(EDP, name="broken", cost=lambda seen: seen.time_s * np.nan)
     assert queue.placed_by(broken, 0) is None
 
 
-def test_a_kind_that_fits_no_gpu_costs_nothing_and_harms_nobody() -> None:
-    """Objectives are never asked about no options at all."""
+def test_a_kind_that_fits_no_gpu_costs_nothing_and_does_no_harm() -> None:
+    """Objectives never get an empty list of options."""
     world = random_world(1)
     nowhere = replace(world.jobs.kinds[0], types=("b200",))
     jobs = replace(world.jobs, kinds=(nowhere, *world.jobs.kinds[1:]))
@@ -100,7 +100,7 @@ def test_a_kind_that_fits_no_gpu_costs_nothing_and_harms_nobody() -> None:
 
 
 def test_the_first_is_who_came_first_even_when_stopped_and_back() -> None:
-    """A job that returns to the queue stands where it stood."""
+    """A job that returns to the queue has its earlier place."""
     world = random_world(1)
     queue = queue_of(world, noisy=False)
     for job in range(4):
@@ -114,7 +114,7 @@ def test_the_first_is_who_came_first_even_when_stopped_and_back() -> None:
 
 
 def test_the_first_jobs_are_found_without_a_walk_through_those_that_have_left() -> None:
-    """The first job stays and all behind it leave, as behind one that is too wide to start."""
+    """The first job stays and all later ones leave, as behind one that is too wide to start."""
     queue = queue_of(random_world(1), noisy=False)
     for job in range(5000):
         queue.add(job, 1.0)
@@ -132,8 +132,8 @@ def test_the_first_jobs_are_found_without_a_walk_through_those_that_have_left() 
     assert tried[0] < 300
 
 
-def test_costs_are_computed_only_for_who_asks() -> None:
-    """An objective of another hour is not kept up to date with every job that comes."""
+def test_costs_are_computed_only_on_request() -> None:
+    """An objective of an earlier hour is not updated with every arriving job."""
     world = random_world(1)
     queue, seen = queue_of(world, noisy=True), list[int]()
 

@@ -9,7 +9,7 @@ from wattloop.schedule.queue import JobQueue
 
 @given(st.lists(st.integers(0, 19), max_size=60))
 def test_order_of_arrival_whatever_came_and_went(moves: list[int]) -> None:
-    """A number that waits leaves, one that does not begins to wait, as after a preemption."""
+    """Waiting numbers leave, and others begin to wait, as after a preemption."""
     jobs = jobs_of([(float(number), 1.0) for number in range(20)])
     queue = JobQueue(jobs, PlainOracle(small_cluster()), [50.0])
     waiting: set[int] = set()

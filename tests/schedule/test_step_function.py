@@ -1,4 +1,4 @@
-"""Promises of steps: the value of a time, the next change, the least in between."""
+"""Promises of step functions: the value of a time, the next change, the least in between."""
 
 import math
 
@@ -14,7 +14,7 @@ TIMES = st.floats(0, 1e7, allow_nan=False)
 
 @st.composite
 def any_steps(draw: st.DrawFn) -> StepFunction:
-    """With and without a period."""
+    """Generate steps with and without a period."""
     gaps = draw(st.lists(st.floats(1e-3, 1e5), max_size=6))
     times_s = [0.0]
     for gap_s in gaps:
@@ -42,8 +42,8 @@ def test_without_a_period_the_last_value_stays() -> None:
     assert steps.next_change_s(10) == math.inf
 
 
-def test_the_least_of_a_stretch_includes_both_ends() -> None:
-    """What a job that runs so long must live with; endless stretches end, too."""
+def test_the_least_of_an_interval_includes_both_ends() -> None:
+    """It is the limit for a job of that length; endless intervals work, too."""
     assert NIGHT.least(0, 5 * 3_600) == 9
     assert NIGHT.least(0, 6 * 3_600) == 4
     assert NIGHT.least(19 * 3_600, 29 * 3_600) == 7
@@ -53,7 +53,7 @@ def test_the_least_of_a_stretch_includes_both_ends() -> None:
 
 @given(any_steps(), TIMES)
 def test_the_value_stays_until_the_next_change(steps: StepFunction, time_s: float) -> None:
-    """The next change is later, and up to it nothing changes."""
+    """The next change is later, and the value is constant until then."""
     change_s = steps.next_change_s(time_s)
     assert change_s > time_s
     before_s = min(math.nextafter(change_s, 0), time_s + 1e9)
@@ -62,7 +62,7 @@ def test_the_value_stays_until_the_next_change(steps: StepFunction, time_s: floa
 
 @pytest.mark.parametrize("period_s", [0.7, 3.05, 11.11, 86_400.1])
 def test_up_to_a_change_the_old_value_holds_to_the_last_moment(period_s: float) -> None:
-    """Remainders of floats are off by a hair after many periods; the value is not."""
+    """Floating-point remainders drift after many periods, but the value does not."""
     steps = StepFunction((0.0, period_s / 3, period_s / 1.7), (1.0, 2.0, 3.0), period_s)
     for turn in range(0, 20_000, 7):
         time_s = turn * period_s
@@ -74,7 +74,7 @@ def test_up_to_a_change_the_old_value_holds_to_the_last_moment(period_s: float) 
 
 @given(any_steps(), TIMES)
 def test_following_changes_visits_the_values_in_order(steps: StepFunction, time_s: float) -> None:
-    """Whatever floats do, no step is skipped and none is visited twice."""
+    """Under any rounding, no step is skipped and none is visited twice."""
     for _ in range(10):
         change_s = steps.next_change_s(time_s)
         if math.isinf(change_s):
@@ -88,7 +88,7 @@ def test_following_changes_visits_the_values_in_order(steps: StepFunction, time_
 def test_the_least_is_the_least_of_all_times_between(
     steps: StepFunction, begin_s: float, length_s: float
 ) -> None:
-    """Compared with a walk over many times; none of them is below."""
+    """A walk over many times finds no lower value."""
     least = steps.least(begin_s, begin_s + length_s)
     seen = [steps.at(begin_s + length_s * part / 50) for part in range(51)]
     assert least <= min(seen)

@@ -21,12 +21,12 @@ HOUR_S = 3_600
     ("written", "meant"), [(4500, 4500), ("4500 W", 4500), ("4.5kW", 4500), ("1 MW", 1e6)]
 )
 def test_one_value_holds_always(written: Any, meant: float) -> None:
-    """With or without a unit."""
+    """A value may have a unit or not."""
     assert budget_steps(written).steps == StepFunction.constant(meant)
 
 
 def test_steps_of_a_day_repeat_and_reach_over_midnight() -> None:
-    """Before the first step of the day, the last one of the evening goes on."""
+    """Before the first step of the day, the last one of the evening still applies."""
     day = [{"from": "06:00", "value": "8 kW"}, {"from": "18:00", "value": "4 kW"}]
     steps = budget_steps(day).steps
     assert [steps.at(hour * HOUR_S) for hour in (0, 5, 6, 17, 18, 23, 24, 30)] == [
@@ -47,7 +47,7 @@ def test_steps_of_a_day_repeat_and_reach_over_midnight() -> None:
     ],
 )
 def test_a_time_of_the_day_may_lack_its_quotes(written: Any, meant_h: float | None) -> None:
-    """YAML makes 1,080 of 18:00; what was no time at all is refused."""
+    """YAML reads 18:00 as 1,080; a value that was never a time is refused."""
     if meant_h is None:
         with pytest.raises(StepsError, match=r'write it as "18:00"'):
             clock_s(written)
@@ -56,7 +56,7 @@ def test_a_time_of_the_day_may_lack_its_quotes(written: Any, meant_h: float | No
 
 
 def test_a_country_has_its_annual_mean() -> None:
-    """With year and source."""
+    """The mean has year and source."""
     france, poland = carbon_steps("FRA"), carbon_steps("Poland")
     assert france.steps.at(0) < 100
     assert poland.steps.at(0) > 400
@@ -72,7 +72,7 @@ def test_hourly_values_come_from_a_csv_file(tmp_path: Path) -> None:
 
 
 def test_a_csv_file_with_many_columns_needs_one_of_them(tmp_path: Path) -> None:
-    """By name; a wrong one is an error with a near one."""
+    """The column is chosen by name; the error for a wrong one suggests a near one."""
     (tmp_path / "grid.csv").write_text("a,price,carbon\n1,0.2,100\n2,0.3,120\n")
     written = {"csv": "grid.csv", "column": "price"}
     assert price_steps(written, tmp_path).steps.values == (0.2, 0.3)
@@ -100,7 +100,7 @@ def test_only_prices_fall_below_zero(tmp_path: Path) -> None:
     "text", ["g\n", "", "g\n1\nx\n", "g\n1\n-3\n", "g\nnan\n", "t,g\n1,2\n3\n"]
 )
 def test_a_csv_file_without_clean_numbers_is_refused(tmp_path: Path, text: str) -> None:
-    """A hole is not zero."""
+    """A gap is not zero."""
     (tmp_path / "grid.csv").write_text(text)
     with pytest.raises(StepsError, match=r"grid\.csv.*(no values|is not a number)"):
         carbon_steps({"csv": "grid.csv"}, tmp_path)
@@ -132,19 +132,19 @@ def test_a_csv_file_without_clean_numbers_is_refused(tmp_path: Path, text: str) 
     ],
 )
 def test_a_fault_says_where_and_what(written: Any, place: tuple[Any, ...], said: str) -> None:
-    """So that the scenario can name line and field."""
+    """The scenario can name line and field."""
     with pytest.raises(StepsError, match=said) as caught:
         budget_steps(written)
     assert caught.value.place == place
 
 
 def test_a_country_that_is_none_is_refused_with_near_ones() -> None:
-    """As everywhere."""
+    """Near names are suggested, as everywhere."""
     with pytest.raises(StepsError, match="did you mean FRA"):
         carbon_steps("Frnace")
 
 
 def test_norway_is_not_a_boolean() -> None:
-    """YAML reads NO as false; people are told what to write."""
+    """YAML reads NO as false; the error says what to write."""
     with pytest.raises(StepsError, match="write NOR"):
         carbon_steps(False)

@@ -1,4 +1,4 @@
-"""Promise: GPU seconds of users are right at every moment, running jobs included."""
+"""Promise: GPU seconds of users are right at every moment, with running jobs included."""
 
 from wattloop.schedule.view import UserUsage
 

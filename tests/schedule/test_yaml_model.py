@@ -29,21 +29,21 @@ from wattloop.schedule.yaml_model import bytes_per_second, not_negative, number,
     ],
 )
 def test_units_are_understood(read: Callable[[Any], Any], written: Any, meant: float) -> None:
-    """In SI."""
+    """They become SI units."""
     assert read(written) == pytest.approx(meant)
 
 
 @pytest.mark.parametrize("read", [watts, bytes_per_second, seconds, number])
 @pytest.mark.parametrize("written", ["", "x", "5 parsec", "1.2.3", "nan", "inf", "- 5", True])
-def test_what_is_no_amount_is_refused(read: Callable[[Any], Any], written: Any) -> None:
-    """Never taken for zero."""
+def test_an_invalid_amount_is_refused(read: Callable[[Any], Any], written: Any) -> None:
+    """An invalid amount never counts as zero."""
     with pytest.raises(ValueError, match=r"is not a"):
         read(written)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1, True, "3", None, [1]])
 def test_a_number_of_0_or_more_is_just_that(value: Any) -> None:
-    """And the message says what to write."""
+    """The message says what to write."""
     assert not_negative(0, "watts") == 0.0
     with pytest.raises(ValueError, match=r"write watts, not"):
         not_negative(value, "watts")

@@ -1,4 +1,4 @@
-"""Random simulations at the edges of what the engine takes."""
+"""Random simulations at the limits of the engine."""
 
 import math
 from dataclasses import replace
@@ -13,7 +13,8 @@ from wattloop.testing.synthetic_cluster import World, random_world
 
 
 def wide_world(seed: int) -> World:
-    """A random world at its edges: budgets that step and fall low, checkpoints, jobs of no length.
+    """A random simulation at the limits: budgets that step and fall low, checkpoints, jobs of no
+    length.
 
     Some jobs are impossible within its budget.
     """
@@ -39,7 +40,7 @@ def wide_world(seed: int) -> World:
 
 
 def _stepped_budget(rng: np.random.Generator, cluster: Cluster) -> StepFunction:
-    """One to four levels from a third of a GPU to 30 GPUs above idle, repeating or not."""
+    """Return one to four levels from a third of a GPU to 30 GPUs above idle, repeating or not."""
     period_s = float(rng.choice([600.0, 3_600.0, 86_400.0]))
     times_s = np.unique(np.round(rng.uniform(1, period_s - 1, int(rng.integers(0, 4))), 1))
     most_w = max(each.tdp_w for each in cluster.types)

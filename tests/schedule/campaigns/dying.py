@@ -1,4 +1,4 @@
-"""Simulators that do not do their work; on their own, for a worker loads all that is here."""
+"""Simulators that fail; in a module of their own, since a worker loads all of it."""
 
 import os
 import signal
@@ -8,12 +8,12 @@ from typing import Any
 
 
 def die(cells: Sequence[Any]) -> Iterator[Any]:
-    """Killed in the middle of its first cell."""
+    """Kill this process in the middle of its first cell."""
     os.kill(os.getpid(), signal.SIGKILL)
     yield cells[0], {}
 
 
 def dawdle(cells: Sequence[Any]) -> Iterator[Any]:
-    """Answers once, then takes a minute."""
+    """Answer once, then take a minute."""
     yield cells[0], {}
     time.sleep(60)

@@ -1,4 +1,4 @@
-"""Promises of seeds as people write them."""
+"""Promises of the notation of seeds."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from wattloop.core.errors import ConfigError
 from wattloop.schedule.campaigns.campaign import seeds_from, seeds_text
 
 
-def test_a_number_a_stretch_and_a_list_are_understood() -> None:
-    """`3` is how many, `5..7` has both ends, `9,2` is those."""
+def test_a_number_a_range_and_a_list_are_understood() -> None:
+    """`3` is a count, `5..7` includes both ends, and `9,2` is a list."""
     assert seeds_from("3") == (0, 1, 2)
     assert seeds_from("5..7") == (5, 6, 7)
     assert seeds_from(" 9, 2 ") == (9, 2)
@@ -33,7 +33,7 @@ def test_seeds_are_read_back_as_they_were_written(seeds: tuple[int, ...]) -> Non
         ("1.5", "write how many"),
     ],
 )
-def test_malformed_seeds_are_refused_in_words(text: str, said: str) -> None:
-    """What is wrong and what to write instead."""
+def test_malformed_seeds_are_refused_with_the_remedy(text: str, said: str) -> None:
+    """The error says what is wrong and what to write instead."""
     with pytest.raises(ConfigError, match=said):
         seeds_from(text)

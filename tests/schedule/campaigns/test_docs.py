@@ -16,20 +16,20 @@ EVERYWHERE = {"--store", "--config", "--quiet"}
 
 @pytest.mark.parametrize("word", ["run", "whatif"])
 def test_every_option_is_explained(word: str) -> None:
-    """An option that is added is added to the page."""
+    """A new option is on the page."""
     command = typer.main.get_command(app).commands[word]  # type: ignore[attr-defined] # a group
     options = {name for each in command.params for name in each.opts if name.startswith("--")}
     assert {name for name in options - EVERYWHERE if f"`{name}" not in PAGE} == set()
 
 
 def test_every_promised_field_is_named() -> None:
-    """Of a row of JSON, in its order."""
+    """They are the fields of a row of JSON, in its order."""
     written = re.sub(r"\s+", " ", PAGE)
     assert ", ".join(PER_CELL) in written
 
 
 def test_the_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """And prints a mean and a difference."""
+    """It prints a mean and a difference."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (code,) = (block for block in blocks if "run_campaign" in block)
     exec(compile(code, "docs/simulate.md", "exec"), {})

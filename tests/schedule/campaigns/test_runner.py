@@ -1,4 +1,4 @@
-"""Promises of campaigns: nothing is computed twice, nothing depends on who computes it."""
+"""Promises of campaigns: no cell is computed twice, and results do not depend on the worker."""
 
 import multiprocessing
 import os
@@ -27,7 +27,7 @@ from wattloop.trials.experiment_lock import with_status_now
 
 
 class Heard(CampaignCallback):
-    """Keeps what it is told."""
+    """A listener that records its messages."""
 
     def __init__(self) -> None:
         self.computed: list[str] = []
@@ -49,22 +49,22 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def hashes(outcomes: Mapping[Any, Mapping[str, Any]]) -> dict[Any, str]:
-    """Cell -> hash of all its events."""
+    """Return the hash of all events of each cell."""
     return {cell: outcome["event_hash"] for cell, outcome in outcomes.items()}
 
 
 def test_two_workers_find_what_one_finds(tmp_path: Path, store: Store) -> None:
-    """Every event of every cell alike, in the same order of cells."""
+    """Every event of every cell is the same, in the same order of cells."""
     scenario = tiny(tmp_path)
     _, alone = run_campaign(campaign(scenario), store, workers=1)
     _, together = run_campaign(campaign(scenario), store, workers=2, new=True)
     assert list(alone) == list(together)
     assert hashes(alone) == hashes(together)
-    assert len(set(hashes(alone).values())) == 4  # not alike for want of events
+    assert len(set(hashes(alone).values())) == 4  # not equal because of missing events
 
 
 def test_a_campaign_that_is_known_is_not_computed_again(tmp_path: Path, store: Store) -> None:
-    """Nor are cells that another campaign has: only the new policy and seed are."""
+    """Cells of another campaign are not computed either: only the new policy and seed are."""
     scenario = tiny(tmp_path)
     first, outcomes = run_campaign(campaign(scenario, "fifo"), store)
     again = Heard()
@@ -80,7 +80,9 @@ def test_a_campaign_that_is_known_is_not_computed_again(tmp_path: Path, store: S
 
 
 def test_the_key_of_a_cell_tells_all_that_matters(tmp_path: Path) -> None:
-    """Scenario, policy, parameters, seed, a foreign policy and what it imports; not the name."""
+    """Scenario, policy, parameters, seed, an external policy and its imports count; the name
+    does not.
+    """
     scenario, zeus = tiny(tmp_path), PolicyChoice.named("zeus")
     keys = {
         simulation_key(scenario.digest(), zeus, 0),
@@ -101,8 +103,10 @@ def test_the_key_of_a_cell_tells_all_that_matters(tmp_path: Path) -> None:
     assert simulation_key(renamed.digest(), zeus, 0) in keys
 
 
-def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path, store: Store) -> None:
-    """A real process, killed between two cells: what has ended is there, the rest is computed."""
+def test_a_killed_campaign_continues_where_it_was(tmp_path: Path, store: Store) -> None:
+    """A real process is killed between two cells: finished cells are stored, and the rest is
+    computed.
+    """
     path = tiny_file(tmp_path)
     script = (
         "import os, signal, sys\n"
@@ -133,8 +137,8 @@ def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path, store: Store) ->
     assert find_experiment(store, same.experiment_id).status == "finished"
 
 
-def test_workers_end_at_once_when_whoever_handed_out_is_killed() -> None:
-    """They do not first finish what would have taken them a minute."""
+def test_workers_end_at_once_when_their_parent_is_killed() -> None:
+    """They do not first finish a task of a minute."""
     script = (
         "import multiprocessing, os, signal\n"
         "from tests.schedule.campaigns.dying import dawdle\n"
@@ -176,7 +180,7 @@ def test_a_worker_that_dies_is_named_with_its_cell() -> None:
 
 
 def test_a_policy_that_fails_is_the_result_of_its_cell(tmp_path: Path, store: Store) -> None:
-    """Others go on; its cells are computed again next time, when it may be mended."""
+    """The other policies continue; its cells are computed again next time, when it may be fixed."""
     own = tmp_path / "own.py"
     own.write_text(FAILING)
     planned = campaign(tiny(tmp_path), f"{own}:Broken fifo", seeds=1)
@@ -191,7 +195,7 @@ def test_a_policy_that_fails_is_the_result_of_its_cell(tmp_path: Path, store: St
 
 
 def test_variants_are_simulated_side_by_side(tmp_path: Path, store: Store) -> None:
-    """Each under its name, with the same machines worked out once."""
+    """Each has its name, and their common machines are computed once."""
     slow = {"jobs.generate.rate_per_s": 0.001}
     scenario = tiny(tmp_path, {"variants": {"busy": {}, "quiet": slow}})
     _, outcomes = run_campaign(campaign(scenario, "fifo", seeds=1), store)
@@ -203,7 +207,7 @@ def test_variants_are_simulated_side_by_side(tmp_path: Path, store: Store) -> No
 def test_a_cell_of_another_campaign_is_shown_under_the_name_it_has_here(
     tmp_path: Path, store: Store
 ) -> None:
-    """The plain scenario was simulated before; as a variant it is the same world."""
+    """The plain scenario was simulated before, and as a variant it is the same."""
     run_campaign(campaign(tiny(tmp_path), "fifo", seeds=1), store)
     variants = {"variants": {"busy": {}, "quiet": {"jobs.generate.rate_per_s": 0.001}}}
     heard = Heard()
@@ -214,7 +218,7 @@ def test_a_cell_of_another_campaign_is_shown_under_the_name_it_has_here(
 
 
 def test_the_scenario_itself_is_simulated_next_to_its_variants(tmp_path: Path) -> None:
-    """First; once where a variant changes nothing."""
+    """It comes first, and only once where a variant changes nothing."""
     slow = {"jobs.generate.rate_per_s": 0.001}
     scenario = tiny(tmp_path, {"variants": {"quiet": slow}})
     planned = campaign(scenario, "fifo", seeds=1)
@@ -225,21 +229,21 @@ def test_the_scenario_itself_is_simulated_next_to_its_variants(tmp_path: Path) -
 
 
 def test_variants_that_are_the_same_are_refused(tmp_path: Path) -> None:
-    """One simulation cannot be kept under two names."""
+    """One simulation cannot be stored under two names."""
     scenario = tiny(tmp_path, {"variants": {"one": {}, "two": {"engine.horizon": "2 h"}}})
     with pytest.raises(ConfigError, match="variants one and two are the same"):
         campaign(scenario).cells()
 
 
-def test_checked_cells_are_not_those_that_nobody_checked(tmp_path: Path) -> None:
-    """`--check` looks at what was computed without."""
+def test_checked_cells_differ_from_unchecked_ones(tmp_path: Path) -> None:
+    """`--check` also checks what was computed without it."""
     plain = campaign(tiny(tmp_path), "fifo", seeds=1)
     checked = type(plain)(plain.scenario, plain.choices, plain.seeds, checks=True)
     assert plain.cells()[0].key != checked.cells()[0].key
 
 
-def test_work_is_dealt_so_that_nobody_waits_for_long() -> None:
-    """Many seeds: a seed at once. One seed: its policies in parts."""
+def test_work_is_split_so_that_no_worker_waits_for_long() -> None:
+    """With many seeds a task is a seed; with one seed its policies are split."""
     choices = [PolicyChoice(name, name) for name in "abcdefgh"]
     many = [SimulationJob(f"{c.label}{s}", c, s) for s in range(9) for c in choices]
     assert [len(each) for each in shares(many, 2)] == [8] * 9
@@ -250,7 +254,7 @@ def test_work_is_dealt_so_that_nobody_waits_for_long() -> None:
 
 
 def test_a_world_that_cannot_be_built_leaves_nothing_behind(tmp_path: Path, store: Store) -> None:
-    """A trace with a fault is refused before the campaign is written down."""
+    """A trace with an error is refused before the campaign is written down."""
     (tmp_path / "bad.csv").write_text("arrival,gpus,duration\n0,1,-5\n")
     scenario = tiny(tmp_path, {"jobs.trace.file": str(tmp_path / "bad.csv")})
     with pytest.raises(ConfigError, match=r"bad\.csv:2: column duration: '-5' is negative"):
@@ -259,7 +263,7 @@ def test_a_world_that_cannot_be_built_leaves_nothing_behind(tmp_path: Path, stor
 
 
 def test_no_policy_or_one_twice_is_refused(tmp_path: Path) -> None:
-    """It would be compared with itself."""
+    """A policy would be compared with itself."""
     scenario = tiny(tmp_path)
     with pytest.raises(ConfigError, match="no policy given"):
         campaign(scenario, "")
@@ -268,13 +272,13 @@ def test_no_policy_or_one_twice_is_refused(tmp_path: Path) -> None:
 
 
 def _children() -> list[int]:
-    """Living processes that this one has started by spawning."""
+    """Return the running processes that this one has started by spawning."""
     return [process.pid or 0 for process in multiprocessing.active_children()]
 
 
 def _ran(script: str, *words: str) -> tuple[int, str]:
-    """Exit code and output of a process that can import what these tests can."""
-    with tempfile.TemporaryFile("w+") as output:  # a pipe would be open as long as any worker is
+    """Return exit code and output of a process that can import these tests' modules."""
+    with tempfile.TemporaryFile("w+") as output:  # a pipe would be open as long as any worker runs
         ended = subprocess.run(
             [sys.executable, "-c", script, *words],
             cwd=Path(__file__).parents[3],
@@ -293,7 +297,7 @@ def _is_gone(number: int) -> bool:
             state = Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0]
         except OSError:
             return True
-        if state == "Z":  # ended; whose child it became has not noticed yet
+        if state == "Z":  # ended; its new parent has not noticed yet
             return True
         time.sleep(0.05)
     return False

@@ -8,12 +8,12 @@ from wattloop.schedule.campaigns.summary import PER_CELL, by_variant, per_cell, 
 
 
 def cell(energy: float, **others: Any) -> dict[str, Any]:
-    """What comes of a simulation, as far as it matters here."""
+    """Return the result of a simulation, as far as it matters here."""
     return {"energy_kwh": energy, "miss_rate": None, "utilisation": {"a100": 0.5}, **others}
 
 
 def test_differences_are_paired_seed_by_seed() -> None:
-    """1 kWh less on each seed is sure, though the seeds themselves differ by ten."""
+    """1 kWh less on each seed is certain, though the seeds themselves differ by ten."""
     found = summary_of(
         {
             **{("fifo", seed): cell(10.0 + 10 * seed) for seed in range(3)},
@@ -28,8 +28,8 @@ def test_differences_are_paired_seed_by_seed() -> None:
     assert list(found.differences) == ["zeus"]
 
 
-def test_a_figure_that_nobody_has_is_unknown_and_not_zero() -> None:
-    """No deadlines, no miss rate; utilisation is there by type."""
+def test_a_figure_without_values_is_unknown_and_not_zero() -> None:
+    """Without deadlines there is no miss rate; utilisation is given by type."""
     found = summary_of({("fifo", 0): cell(1.0)})
     assert found.spreads["fifo"].get("miss_rate") is None
     assert found.spreads["fifo"]["utilisation.a100"] is not None
@@ -57,7 +57,7 @@ def test_what_went_wrong_is_counted_and_left_out_of_means() -> None:
 
 
 def test_notes_are_those_of_all_seeds() -> None:
-    """What was drawn for one seed is not said of the campaign; sources are said once."""
+    """A note on one seed's random draws does not appear; sources appear once."""
     cells = {
         ("fifo", seed): cell(1.0, notes=["read as philly", f"seed {seed}"], sources=["kernels"])
         for seed in (0, 1)
@@ -66,7 +66,7 @@ def test_notes_are_those_of_all_seeds() -> None:
 
 
 def test_every_row_begins_with_the_fields_that_were_promised() -> None:
-    """In their order, missing ones as null, all else behind them."""
+    """They are in their order, with null for missing ones, and other fields follow."""
     outcomes = {("", "fifo", 7): cell(1.0), ("b", "zeus", 7): cell(2.0)}
     first, second = per_cell(outcomes)
     assert list(first)[: 2 + len(PER_CELL)] == ["policy", "seed", *PER_CELL]

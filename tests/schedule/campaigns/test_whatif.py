@@ -1,4 +1,6 @@
-"""Promises of what-if planning: the same jobs in both worlds, and an answer with its confidence."""
+"""Promises of what-if planning: the same jobs in both variants, and an answer with its
+confidence.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from wattloop.store.database import open_store
 
 
 def both(**figures: tuple[list[float], list[float]]) -> Any:
-    """Two worlds with these figures, seed by seed."""
+    """Return results of both variants with these figures, seed by seed."""
     cells: dict[tuple[str, int], dict[str, Any]] = {}
     for name, (before, after) in figures.items():
         for world, values in ((AS_IT_IS, before), (CHANGED, after)):
@@ -32,7 +34,7 @@ def both(**figures: tuple[list[float], list[float]]) -> Any:
 
 
 def test_the_changed_world_has_the_very_same_jobs(tmp_path: Path) -> None:
-    """Arrivals, work and deadlines stay those of the old machines, though new ones are faster."""
+    """Arrivals, work and deadlines are those of the old machines, though new ones are faster."""
     base = tiny(tmp_path, {"jobs.models.0.types": ["a100"]})
     changed = changed_scenario(base, Changes(("a100=h100-sxm",)))
     before, after = base.world(3), changed.world(3)
@@ -47,7 +49,7 @@ def test_the_changed_world_has_the_very_same_jobs(tmp_path: Path) -> None:
 
 
 def test_a_budget_alone_leaves_the_machines_as_they_were(tmp_path: Path) -> None:
-    """Their figures are not worked out again; the budget in force is the new one."""
+    """Their figures are not computed again, and the new budget applies."""
     base = tiny(tmp_path, {"budget": "600 W"})
     changed = changed_scenario(base, Changes(budget="-10%"))
     assert changed.truth is base.truth
@@ -57,14 +59,14 @@ def test_a_budget_alone_leaves_the_machines_as_they_were(tmp_path: Path) -> None
 
 
 def test_gpus_that_no_job_could_use_are_refused(tmp_path: Path) -> None:
-    """A batch that fits an A100 and not a P4: idle GPUs would be all that is compared."""
+    """A batch that fits an A100 but not a P4: the comparison would cover idle GPUs only."""
     changed = changed_scenario(tiny(tmp_path), Changes(("a100=p4",)))
     with pytest.raises(ConfigError, match="no job of tiny/whatif could use p4"):
         changed.world(0)
 
 
 def test_more_machines_are_worth_what_both_worlds_differ_by(tmp_path: Path) -> None:
-    """The difference of each figure is that of its seeds, and JSON has both worlds."""
+    """The difference of each figure is that of its seeds, and JSON has both variants."""
     base = tiny(tmp_path)
     planned = campaign(base, "zeus")
     changes = Changes(nodes=("+1",))
@@ -88,7 +90,7 @@ def test_more_machines_are_worth_what_both_worlds_differ_by(tmp_path: Path) -> N
 
 
 def test_the_answer_says_how_much_and_how_sure() -> None:
-    """Means and intervals in percent of the world as it is; what may be chance is called so."""
+    """Means and intervals are in percent of the present; a possible chance result is marked."""
     summary = both(
         throughput_per_h=([10.0, 10.0, 10.0], [11.0, 11.2, 11.4]),
         energy_kwh=([5.0, 5.0, 5.0], [5.5, 4.5, 5.1]),
@@ -103,7 +105,7 @@ def test_the_answer_says_how_much_and_how_sure() -> None:
 
 
 def test_one_seed_answers_without_an_interval() -> None:
-    """Nothing is known of its spread."""
+    """Its spread is unknown."""
     summary = both(throughput_per_h=([10.0], [11.0]))
     assert answer(summary, "With more") == "With more: +10.0% throughput."
 
@@ -119,6 +121,6 @@ def test_one_seed_answers_without_an_interval() -> None:
 def test_a_question_that_has_no_answer_is_refused(
     tmp_path: Path, fields: dict[str, Any], changes: Changes, said: str
 ) -> None:
-    """With what to ask instead."""
+    """The error suggests a possible question."""
     with pytest.raises(ConfigError, match=said):
         changed_scenario(tiny(tmp_path, fields), changes)

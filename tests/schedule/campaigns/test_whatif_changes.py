@@ -16,12 +16,12 @@ DAY = StepFunction((0.0, 3_600.0), (4_000.0, 6_000.0), 7_200.0)
 
 
 def counts(cluster: Cluster) -> dict[str, int]:
-    """Group -> nodes."""
+    """Return the number of nodes of each group."""
     return {group.name: group.nodes for group in cluster.groups}
 
 
 def groups_of(**nodes: int) -> Cluster:
-    """One group of A100 nodes for each name."""
+    """Return one group of A100 nodes for each name."""
     rows = [
         {"name": name, "type": "a100", "gpu": "a100", "nodes": n, "gpus_per_node": 8, "host_w": 300}
         for name, n in nodes.items()
@@ -30,7 +30,7 @@ def groups_of(**nodes: int) -> Cluster:
 
 
 def test_replaced_gpus_are_those_the_cluster_has_already() -> None:
-    """H100s in place of A100s are like the other H100s; the group and its hosts stay."""
+    """H100s in place of A100s equal the other H100s; the group and its hosts stay."""
     thesis = load_cluster("thesis")
     changed = with_replaced(thesis, "a100", "h100")
     assert [kind.name for kind in changed.types] == ["h100"]
@@ -64,7 +64,9 @@ def test_nodes_are_added_to_their_group_or_dealt_by_size(text: str, nodes: dict[
 
 
 def test_an_outage_stays_with_its_node_when_numbers_move() -> None:
-    """Node b-0 is number 3 before and number 5 after two more of group a; a lost one is gone."""
+    """Node b-0 is number 3 before and number 5 after two more of group a; an outage of a removed
+    node goes.
+    """
     outages = (Outage(0.0, 10.0, 3), Outage(5.0, 9.0, 2))
     cluster = replace(groups_of(a=3, b=1), failures=Failures(outages))
     more, fewer = with_nodes(cluster, "a=+2").failures, with_nodes(cluster, "a=2").failures
@@ -84,14 +86,14 @@ def test_an_outage_stays_with_its_node_when_numbers_move() -> None:
 def test_a_relative_budget_moves_every_hour_of_the_day(
     text: str, values: tuple[float, ...]
 ) -> None:
-    """When it changes stays."""
+    """The times of its changes stay."""
     changed = with_budget(DAY, text)
     assert changed.values == pytest.approx(values)
     assert (changed.times_s, changed.period_s) == (DAY.times_s, DAY.period_s)
 
 
 def test_an_absolute_budget_takes_the_place_of_the_old_one() -> None:
-    """At all times."""
+    """It applies at all times."""
     assert with_budget(DAY, "4.5kW") == with_budget(None, "4500W") == StepFunction.constant(4_500.0)
 
 
@@ -108,7 +110,7 @@ def test_an_absolute_budget_takes_the_place_of_the_old_one() -> None:
 def test_an_impossible_budget_is_refused_in_words(
     budget: StepFunction | None, text: str, said: str
 ) -> None:
-    """What is wrong, by the option."""
+    """The error names the option."""
     with pytest.raises(ConfigError, match=said):
         with_budget(budget, text)
 
@@ -125,7 +127,7 @@ def test_an_impossible_budget_is_refused_in_words(
     ],
 )
 def test_an_impossible_cluster_is_refused_in_words(changes: Changes, said: str) -> None:
-    """With what there is, where a name is wrong."""
+    """The error for a wrong name lists the existing ones."""
     with pytest.raises(ConfigError, match=said):
         changes.cluster(load_cluster("thesis"))
 
@@ -143,5 +145,5 @@ def test_an_impossible_cluster_is_refused_in_words(changes: Changes, said: str) 
     ],
 )
 def test_changes_are_said_in_words(changes: Changes, said: str) -> None:
-    """As the answer begins."""
+    """The answer begins with them."""
     assert changes.label == said

@@ -1,4 +1,4 @@
-"""Small scenarios, and a store to keep campaigns in."""
+"""Small scenarios, and a store for campaigns."""
 
 from pathlib import Path
 from typing import Any
@@ -50,18 +50,18 @@ class Eager(Policy):
 
 
 def tiny_file(folder: Path) -> Path:
-    """The scenario as a file."""
+    """Write the scenario as a file."""
     path = folder / "tiny.yaml"
     path.write_text(TINY)
     return path
 
 
 def tiny(folder: Path, changes: dict[str, Any] | None = None) -> Scenario:
-    """The scenario, with some fields changed."""
+    """Return the scenario with some fields changed."""
     return load_scenario(str(tiny_file(folder)), changes)
 
 
 def campaign(scenario: Scenario, policies: str = "fifo zeus", seeds: int = 2) -> Campaign:
-    """Policies on a scenario; names are separated by spaces."""
+    """Return a campaign of policies on a scenario; names are separated by spaces."""
     choices = tuple(PolicyChoice.named(name) for name in policies.split())
     return Campaign(scenario, choices, tuple(range(seeds)))

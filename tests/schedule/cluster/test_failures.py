@@ -32,13 +32,13 @@ def test_what_comes_after_the_horizon_does_not_happen() -> None:
 
 
 def test_outages_that_overlap_are_one() -> None:
-    """A node that is down cannot die."""
+    """A node that is down cannot fail."""
     failures = Failures((Outage(10, 60, 0), Outage(40, 70, 0), Outage(70, 80, 0)))
     assert [event.time_s for event in failures.events(1, math.inf, seed=0)] == [10, 80]
 
 
 def test_a_repair_comes_before_a_failure_at_the_same_time() -> None:
-    """So that as many nodes as possible are up."""
+    """As many nodes as possible are up."""
     failures = Failures((Outage(10, 20, 1), Outage(20, 30, 0)))
     assert [event.node for event in failures.events(2, 25.0, seed=0)] == [1, 1, 0]
 
@@ -53,7 +53,7 @@ def test_a_repair_comes_before_a_failure_at_the_same_time() -> None:
 def test_events_are_sorted_alternate_per_node_and_end_with_the_horizon(
     listed: list[tuple[float, float, int]], mtbf: float, mttr: float, horizon: float, seed: int
 ) -> None:
-    """Whatever is listed and drawn; and the same seed gives the same events."""
+    """This holds for listed and random ones, and the same seed gives the same events."""
     outages = tuple(Outage(begin, begin + length, node) for begin, length, node in listed)
     failures = Failures(outages, mtbf, mttr)
     events = failures.events(4, horizon, seed)
@@ -78,7 +78,7 @@ def test_mean_times_are_those_asked_for() -> None:
 
 
 def test_seeds_and_nodes_differ_and_more_nodes_change_nothing() -> None:
-    """A larger cluster or a longer horizon suffers the same and more."""
+    """A larger cluster or a longer horizon has the same failures and more."""
     failures = Failures(mtbf_s=100.0, mttr_s=10.0)
     small = failures.events(2, 1_000.0, seed=1)
     large = failures.events(5, 2_000.0, seed=1)
@@ -90,10 +90,10 @@ def test_seeds_and_nodes_differ_and_more_nodes_change_nothing() -> None:
 
 
 def test_failures_without_end_are_refused() -> None:
-    """With what to give; until_s is enough."""
+    """The error says what to give; until_s is enough."""
     failures = Failures(mtbf_s=100.0, mttr_s=10.0)
     with pytest.raises(ValueError, match=r"give a horizon, or failures\.until"):
         failures.events(1, math.inf, seed=0)
     bounded = Failures(mtbf_s=100.0, mttr_s=10.0, until_s=1_000.0).events(1, math.inf, seed=0)
-    assert len(bounded) % 2 == 0  # everything that broke is repaired
+    assert len(bounded) % 2 == 0  # all failed nodes are repaired
     assert max(event.time_s for event in bounded if not event.is_up) < 1_000

@@ -1,4 +1,4 @@
-"""Promises of cluster files: what is written is what is built; a fault names line and remedy."""
+"""Promises of cluster files: the cluster is built as written; an error names line and remedy."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_a_whole_file_is_understood(tmp_path: Path) -> None:
 
 
 def test_the_operators_limit_bounds_every_cap(tmp_path: Path) -> None:
-    """No job gets more than the operator allows; a share stays one of the factory's limit."""
+    """No job gets more than the operator allows; a share refers to the factory's limit."""
     a100 = read(tmp_path, WHOLE).types[1]
     assert [a100.cap_w(share) for share in (1.0, 0.75, 0.5, 0.1)] == [300, 300, 200, 100]
 
@@ -69,14 +69,14 @@ def test_idle_power_comes_from_the_table_or_is_marked_as_estimated(tmp_path: Pat
 
 
 def test_a_name_that_fits_several_gpus_is_said(tmp_path: Path) -> None:
-    """Which variant was taken stands among the sources."""
+    """The chosen variant is among the sources."""
     cluster = read(tmp_path, "groups:\n  - {gpu: a100, nodes: 1, gpus_per_node: 8, host_w: 0}\n")
     assert cluster.types[0].gpu.name == "a100-sxm-80"
     assert "taken as a100-sxm-80" in cluster.sources["a100.gpu"]
 
 
 def test_a_gpu_of_the_users_own_lies_beside_the_file(tmp_path: Path) -> None:
-    """Wherever the program is started."""
+    """It is found from any working directory."""
     (tmp_path / "h100-nvl.yaml").write_text("like: h100-pcie\ntdp_w: 400\ncap_max_w: 400\n")
     text = "groups:\n  - {gpu: h100-nvl.yaml, nodes: 1, gpus_per_node: 4, host_w: 0}\n"
     kind = read(tmp_path, text).types[0]
@@ -84,7 +84,7 @@ def test_a_gpu_of_the_users_own_lies_beside_the_file(tmp_path: Path) -> None:
 
 
 def test_a_typical_host_is_an_estimate(tmp_path: Path) -> None:
-    """It draws something at rest, more at work, and says what it is taken from."""
+    """It draws some power at rest and more at work, and names its source."""
     text = "groups:\n  - {gpu: h100-sxm, nodes: 1, gpus_per_node: 8, host_w: typical}\n"
     cluster = read(tmp_path, text)
     group = cluster.groups[0]
@@ -153,7 +153,7 @@ def test_a_typical_host_is_an_estimate(tmp_path: Path) -> None:
     ],
 )
 def test_a_fault_names_its_line_and_what_to_write(tmp_path: Path, text: str, said: str) -> None:
-    """File, line, field, what is wrong and what is allowed."""
+    """File, line, field, the fault and the allowed values."""
     with pytest.raises(ConfigError, match=said):
         read(tmp_path, text)
 
@@ -168,7 +168,7 @@ def test_all_faults_are_said_at_once(tmp_path: Path) -> None:
 
 
 def test_plain_data_is_a_cluster_too() -> None:
-    """For programs; a fault then names the field alone."""
+    """Programs may pass it; an error then names the field alone."""
     group = {"gpu": "a40", "nodes": 2, "gpus_per_node": 4, "host_w": 0}
     assert cluster_from({"groups": [group]}, name="lab").name == "lab"
     with pytest.raises(ConfigError, match=r"^lab: groups\.0\.nodes"):
@@ -176,7 +176,7 @@ def test_plain_data_is_a_cluster_too() -> None:
 
 
 def test_a_wrong_name_is_an_error_with_near_ones() -> None:
-    """And with what else may be given."""
+    """It also lists the other possible values."""
     with pytest.raises(ConfigError, match=r"no cluster called 'thesiss': did you mean 'thesis'"):
         load_cluster("thesiss")
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
@@ -201,7 +201,7 @@ def test_the_philly_cluster_has_the_sizes_of_phillys_machine_list() -> None:
 
 
 def test_every_shipped_cluster_loads_and_says_where_its_figures_come_from() -> None:
-    """What is counted, or why not."""
+    """The notes say what is counted, or why not."""
     ours = ["philly", "thesis", "thesis-as-published", "thesis-hosts", "thesis-sleep"]
     assert list(shipped_clusters()) == ours
     for name, description in shipped_clusters().items():

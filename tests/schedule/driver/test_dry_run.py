@@ -8,7 +8,7 @@ from wattloop.schedule.driver.rounds import DecisionTable
 
 
 def test_both_decisions_stand_side_by_side() -> None:
-    """The first time counts; jobs that began before anybody looked are left out."""
+    """The first time counts; jobs that began before the first poll are left out."""
     place = site()
     table = DecisionTable(place, sets_caps=False, since_s=NOW_S - 10)
     waits = job("1", gpus=2, gpus_per_node=2)

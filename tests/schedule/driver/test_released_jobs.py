@@ -8,12 +8,12 @@ KNOWN = KnownNodes(small_cluster(nodes=2), ("n1", "n2"))
 
 
 def waiting(key: str) -> SchedulerJob:
-    """A job that was let through and has not begun."""
+    """A released job that has not begun."""
     return SchedulerJob(key=key, state="PENDING", gpus=2, gpus_per_node=2)
 
 
 def start(key: str, node: str) -> ReleasedJob:
-    """What was asked for it: two GPUs of a node."""
+    """The action that started it: two GPUs of a node."""
     return ReleasedJob(key=key, user="ada", why="start", nodes=(node,), gpus=2)
 
 
@@ -31,7 +31,7 @@ def test_a_job_whose_gpus_are_gone_waits_again() -> None:
 
 
 def test_a_job_that_was_taken_back_in_this_round_waits_again() -> None:
-    """It was seen as coming, and is in the notes no more."""
+    """It was expected to start, and is removed from the notes."""
     coming, late = split_released([waiting("7")], {}, GpuSlots(KNOWN), {})
     assert not coming
     assert [job.key for job in late] == ["7"]

@@ -1,4 +1,4 @@
-"""How soon a driver looks again."""
+"""Promises of the interval between rounds of the driver."""
 
 import pytest
 
@@ -12,7 +12,7 @@ IDLE = RoundReport(waiting=0, running=3, free_gpus=13)
 
 
 def jobs(running: range, waiting: range) -> dict[str, SchedulerJob]:
-    """Jobs by their numbers."""
+    """Return jobs by their numbers."""
     found = [job(str(n), "RUNNING") for n in running] + [job(str(n)) for n in waiting]
     return {each.key: each for each in found}
 
@@ -26,7 +26,7 @@ def test_while_nothing_happens_the_interval_is_as_told() -> None:
 
 
 def test_while_jobs_come_and_go_rounds_follow_each_other_sooner() -> None:
-    """About as often as something changes; never more than five times as often as told."""
+    """About as often as changes happen, and at most five times as often as configured."""
     pace = RoundInterval(1.0)
     pace.count_changes(jobs(range(16), range(16, 100)), 0.0)
     pace.count_changes(jobs(range(4, 20), range(20, 100)), 1.0)  # 4 ended, 4 began
@@ -45,7 +45,7 @@ def test_what_happened_long_ago_is_no_reason_to_hurry() -> None:
 
 
 def test_rounds_that_take_long_leave_slurm_time_in_between() -> None:
-    """They take a third of the time at most, unless told otherwise."""
+    """They take a third of the time at most by default."""
     pace = RoundInterval(1.0)
     pace.count_changes(jobs(range(16), range(16, 600)), 0.0)
     pace.count_changes(jobs(range(16, 32), range(32, 600)), 0.5)
@@ -62,7 +62,7 @@ def test_a_job_on_idle_gpus_is_seen_soon() -> None:
 
 
 def test_an_operator_who_wants_few_rounds_gets_few() -> None:
-    """A fifth of the interval is the least."""
+    """The shortest interval is a fifth of the configured one."""
     pace = RoundInterval(30.0)
     pace.count_changes(jobs(range(16), range(16, 100)), 0.0)
     pace.count_changes(jobs(range(16, 32), range(32, 100)), 0.5)

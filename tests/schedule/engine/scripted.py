@@ -1,4 +1,4 @@
-"""A policy that does what it was told, when it was told."""
+"""A policy with a script of actions and times."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from wattloop.schedule.view import ClusterView
 
 
 class Scripted(Policy):
-    """Actions by time; each is asked for once, in the order given."""
+    """Actions by time; each is returned once, in the given order."""
 
     name = "scripted"
     needs_free_gpus = False
@@ -19,7 +19,7 @@ class Scripted(Policy):
         self.asked_s: list[float] = []
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
-        """What stands in the script for now, and a wake for what stands there next."""
+        """Return the script's actions for now, and a wake for its next ones."""
         self.asked_s.append(view.now_s)
         actions = list(self._script.pop(view.now_s, ()))
         following = [at_s for at_s in self._script if at_s > view.now_s]

@@ -1,4 +1,4 @@
-"""Promise: a policy sees how much later its jobs are than in the schedule of another policy."""
+"""Promise: a policy sees how much later its jobs are than in another policy's schedule."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from wattloop.schedule.view import ClusterView, JobAges, RealisedDelay
 
 
 class Slow(Fifo):
-    """Fifo that starts no job in the first 300 s of the simulation."""
+    """A Fifo that starts no job in the first 300 s of the simulation."""
 
     needs_free_gpus = False
 

@@ -1,4 +1,4 @@
-"""Promise: a simulation comes to an end whatever the policy does, and says why and who is left."""
+"""Promise: a simulation ends under any policy, and names the reason and the unfinished jobs."""
 
 import math
 
@@ -23,51 +23,51 @@ NIGHT_AND_DAY = StepFunction((0.0, 43_200.0), (1000.0, 500.0), DAY_S)
 
 
 class Never(Policy):
-    """Starts nothing."""
+    """A policy that starts nothing."""
 
     name = "never"
 
     def decide(self, view: ClusterView) -> list[Action]:
-        """Nothing."""
+        """Return no actions."""
         del view
         return []
 
 
 class Sleepless(Never):
-    """Asks to be woken every second, for ever."""
+    """A policy that asks to be woken every second, for ever."""
 
     name = "sleepless"
 
     def decide(self, view: ClusterView) -> list[Action]:
-        """Later."""
+        """Return a wake a second later."""
         return [Wake(view.now_s + 1.0)]
 
 
 class Undecided(Policy):
-    """Stops what it started at the next round, for ever."""
+    """A policy that stops in each round what it started in the last one, for ever."""
 
     name = "undecided"
     needs_free_gpus = False
 
     def decide(self, view: ClusterView) -> list[Action]:
-        """The opposite of what is."""
+        """Reverse the present state."""
         return [Preempt(0)] if view.running else [Start(0, 0)]
 
 
 class WithinBudget(Policy):
-    """Starts a job only where the budget allows it, as far as it is now."""
+    """A policy that starts a job only within the present budget."""
 
     name = "within budget"
 
     def decide(self, view: ClusterView) -> list[Action]:
-        """The first job, 250 W above idle."""
+        """Start the first job, 250 W above idle."""
         job = view.queue.head()
         fits = view.power_w + 250.0 <= view.budget_w.at(view.now_s)
         return [Start(job, 0)] if job is not None and fits else []
 
 
 def simulated(policy: Policy, **settings: object) -> SimulationResult:
-    """One job of 10 s on two GPUs."""
+    """Simulate one job of 10 s on two GPUs."""
     cluster = small_cluster()
     rules = EngineSettings(checks=True, **settings)  # type: ignore[arg-type] # any setting
     truth = PlainOracle(cluster)
@@ -75,7 +75,7 @@ def simulated(policy: Policy, **settings: object) -> SimulationResult:
 
 
 def test_a_job_that_is_never_chosen_is_reported() -> None:
-    """Nothing is left to happen: stuck, with the job and the reason."""
+    """No event is left: the simulation is stuck, with the job and the reason."""
     result = simulated(Never())
     assert result.ended is SimulationEnd.STUCK
     assert result.left == {0: "toy: starved: it could run, but never never started it"}
@@ -83,7 +83,7 @@ def test_a_job_that_is_never_chosen_is_reported() -> None:
 
 
 def test_prices_that_change_for_ever_do_not_keep_it_alive() -> None:
-    """After a whole period without news nothing will change."""
+    """After a whole period without an event nothing will change."""
     result = simulated(Never(), price_per_kwh=NIGHT_AND_DAY)
     assert result.ended is SimulationEnd.STUCK
     assert result.end_s <= DAY_S
@@ -102,7 +102,7 @@ def test_a_budget_that_never_allows_the_job_is_the_reason() -> None:
 
 
 def test_a_job_waits_for_the_hour_when_the_budget_allows_it() -> None:
-    """It starts at noon, when the budget rises; the change wakes the policy."""
+    """It starts at noon, when the budget rises, since the change wakes the policy."""
     result = simulated(
         WithinBudget(), budget_w=StepFunction((0.0, 43_200.0), (150.0, 400.0), DAY_S)
     )
@@ -117,7 +117,7 @@ def test_a_budget_that_changes_once_far_ahead_is_waited_for() -> None:
 
 
 def test_a_policy_that_only_wakes_itself_is_given_up() -> None:
-    """With nothing running, ten thousand wakes in vain are enough."""
+    """Without running jobs, ten thousand wakes without effect are enough."""
     result = simulated(Sleepless())
     assert result.ended is SimulationEnd.STUCK
     assert result.end_s == pytest.approx(10_000, abs=2)
@@ -125,12 +125,12 @@ def test_a_policy_that_only_wakes_itself_is_given_up() -> None:
 
 
 class Late(WithinBudget):
-    """Wakes once, days after the only job came, and leaves the rest to the budget."""
+    """A policy that wakes once, days after the only job came, and leaves the rest to the budget."""
 
     name = "late"
 
     def decide(self, view: ClusterView) -> list[Action]:
-        """Nothing before the third day."""
+        """Do nothing before the third day."""
         return super().decide(view) if view.now_s > 3 * DAY_S else [Wake(3 * DAY_S)]
 
 
@@ -141,7 +141,7 @@ def test_the_period_that_is_waited_for_begins_when_nothing_else_is_to_come() -> 
 
 
 def test_a_policy_that_stops_its_jobs_for_ever_is_given_up() -> None:
-    """Patience is counted in events with no job that came or ended."""
+    """The limit is a number of events without an arrival or an end."""
     rules = Preemption(Keeps.NOTHING)
     result = simulated(Undecided(), round_s=1.0, preemption=rules, patience=500)
     assert result.ended is SimulationEnd.STALLED
@@ -155,7 +155,7 @@ def test_with_a_horizon_waiting_jobs_are_no_riddle() -> None:
 
 
 def test_a_pause_is_no_end() -> None:
-    """Stopped at 4 s by the caller, it goes on."""
+    """Stopped at 4 s by the caller, it can continue."""
     cluster = small_cluster()
     simulation = Simulation(cluster, jobs_of([(0, 10)]), WithinBudget(), truth=PlainOracle(cluster))
     half = simulation.run(until_s=4.0)

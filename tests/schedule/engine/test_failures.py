@@ -1,4 +1,4 @@
-"""Promise: a node that dies takes its jobs and its watts with it, and brings its GPUs back."""
+"""Promise: a failing node stops its jobs and its power, and a repair restores its GPUs."""
 
 import numpy as np
 import pytest
@@ -20,13 +20,13 @@ from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.policies.fifo import Fifo
 
 DOWN_5_UP_20 = (NodeEvent(5.0, 0, False), NodeEvent(20.0, 0, True))
-ANEW = Preemption(Keeps.NOTHING)
+RESTART = Preemption(Keeps.NOTHING)
 
 
 def test_a_job_on_a_dead_node_waits_and_runs_again() -> None:
     """One node: dead from 5 s to 20 s; its job of 10 s begins again at 20 s."""
     cluster = small_cluster(nodes=1, host_w=100.0)
-    settings = EngineSettings(node_events=DOWN_5_UP_20, preemption=ANEW, checks=True)
+    settings = EngineSettings(node_events=DOWN_5_UP_20, preemption=RESTART, checks=True)
     truth = PlainOracle(cluster)
     result = Simulation(cluster, jobs_of([(0, 10)]), Fifo(), truth=truth, settings=settings).run()
     assert result.finished_s.tolist() == [30]
@@ -45,7 +45,7 @@ def test_a_job_on_a_dead_node_waits_and_runs_again() -> None:
 def test_a_dead_node_draws_nothing() -> None:
     """Hosts and idle GPUs: 15 s alive, 15 s dead."""
     cluster = small_cluster(nodes=1, host_w=100.0)
-    settings = EngineSettings(node_events=DOWN_5_UP_20, preemption=ANEW, checks=True)
+    settings = EngineSettings(node_events=DOWN_5_UP_20, preemption=RESTART, checks=True)
     truth = PlainOracle(cluster)
     result = Simulation(cluster, jobs_of([(0, 10)]), Fifo(), truth=truth, settings=settings).run()
     assert result.host_j == pytest.approx(15 * 100)
@@ -56,7 +56,7 @@ def test_a_dead_node_draws_nothing() -> None:
 def test_jobs_of_other_nodes_go_on() -> None:
     """Four jobs on two nodes: the two of node 0 are interrupted and start again at 10 s."""
     cluster = small_cluster(nodes=2)
-    settings = EngineSettings(node_events=DOWN_5_UP_20, preemption=ANEW, checks=True)
+    settings = EngineSettings(node_events=DOWN_5_UP_20, preemption=RESTART, checks=True)
     jobs = jobs_of([(0, 10), (0, 10), (0, 10), (0, 10)])
     result = Simulation(cluster, jobs, Fifo(), truth=PlainOracle(cluster), settings=settings).run()
     assert sorted(result.finished_s.tolist()) == [10, 10, 20, 20]
@@ -64,10 +64,10 @@ def test_jobs_of_other_nodes_go_on() -> None:
 
 
 class Spreading(PlainOracle):
-    """Four GPUs of any nodes."""
+    """An oracle whose jobs take four GPUs of any nodes."""
 
     def options(self, kind: JobKind) -> PlacementOptions:
-        """One option, spread."""
+        """Return one spread option."""
         if kind not in self._known:
             one = np.array([1])
             self._known[kind] = PlacementOptions(
@@ -78,9 +78,9 @@ class Spreading(PlainOracle):
 
 
 def test_a_job_of_several_nodes_stops_wholly() -> None:
-    """Four GPUs of two nodes: the one that stays up gives its GPUs back, too."""
+    """Four GPUs of two nodes: those of the other node are freed, too."""
     cluster = small_cluster(nodes=2)
-    settings = EngineSettings(node_events=DOWN_5_UP_20, preemption=ANEW, checks=True)
+    settings = EngineSettings(node_events=DOWN_5_UP_20, preemption=RESTART, checks=True)
     kind = JobKind("toy", gpus=(4,), may_spread=True)
     simulation = Simulation(
         cluster, jobs_of([(0, 40)], kind=kind), Fifo(), truth=Spreading(cluster), settings=settings
@@ -92,7 +92,7 @@ def test_a_job_of_several_nodes_stops_wholly() -> None:
 
 
 def test_a_job_stuck_for_lack_of_nodes_is_reported() -> None:
-    """The only node dies and never comes back."""
+    """The only node fails and is not repaired."""
     cluster = small_cluster()
     settings = EngineSettings(node_events=(NodeEvent(5.0, 0, False),), checks=True)
     truth = PlainOracle(cluster)
@@ -102,10 +102,10 @@ def test_a_job_stuck_for_lack_of_nodes_is_reported() -> None:
 
 
 def test_a_node_that_is_down_already_does_not_die_again() -> None:
-    """Two failures of one node overlap: nothing is counted twice."""
+    """Two failures of one node overlap, and nothing is counted twice."""
     cluster = small_cluster()
     events = (*DOWN_5_UP_20, NodeEvent(7.0, 0, False), NodeEvent(25.0, 0, True))
-    settings = EngineSettings(node_events=events, preemption=ANEW, checks=True)
+    settings = EngineSettings(node_events=events, preemption=RESTART, checks=True)
     truth = PlainOracle(cluster)
     result = Simulation(cluster, jobs_of([(0, 10)]), Fifo(), truth=truth, settings=settings).run()
     assert result.interruptions.tolist() == [1]

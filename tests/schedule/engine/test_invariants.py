@@ -1,4 +1,4 @@
-"""Promise: what no longer adds up is noticed after the very event, by the name of what is wrong."""
+"""Promise: a broken invariant is detected after the event that broke it, and named."""
 
 from collections.abc import Callable
 from heapq import heappush
@@ -118,7 +118,7 @@ BROKEN = [
 def test_every_invariant_is_seen_when_it_breaks(
     damage: Callable[[Simulation], None], message: str
 ) -> None:
-    """Broken on purpose between two events: the next one raises, and names itself."""
+    """State is broken between two events: the next event raises and names the invariant."""
     made = simulation()
     heappush(made.world.heap, (5.5, *NODE_1_IS_UP))
     damage(made)
@@ -128,7 +128,7 @@ def test_every_invariant_is_seen_when_it_breaks(
 
 
 class Overdrawn(PlainOracle):
-    """Jobs that draw more than their cap allows."""
+    """An oracle whose jobs draw more than their cap allows."""
 
     def options(self, kind: JobKind) -> PlacementOptions:
         """500 W under a cap of 400 W."""
@@ -138,7 +138,7 @@ class Overdrawn(PlainOracle):
 
 
 def test_power_stays_under_the_cap_that_was_promised() -> None:
-    """An oracle of true power that breaks its own caps is told on."""
+    """An oracle whose true power breaks its own caps is reported."""
     cluster = small_cluster()
     made = Simulation(
         cluster,

@@ -1,4 +1,4 @@
-"""Promise: what a cluster takes to start and to clear away a job is counted, in time and watts."""
+"""Promise: the time and energy to start a job and to clear it away are counted."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ SLOW = EngineSettings(start_latency_s=3.0, end_latency_s=2.0, checks=True, stric
 def simulated(
     policy: str, rows: list[tuple[float, float]], rules: EngineSettings = SLOW
 ) -> SimulationResult:
-    """One node with two GPUs, 50 W each when idle and 300 W at work."""
+    """Simulate one node with two GPUs, 50 W each when idle and 300 W at work."""
     cluster = small_cluster()
     truth = PlainOracle(cluster)
     return Simulation(
@@ -44,14 +44,16 @@ def test_gpus_idle_while_a_job_starts_and_while_it_is_cleared_away() -> None:
 
 
 def test_the_next_job_waits_until_the_gpu_is_cleared() -> None:
-    """Three jobs on two GPUs: the third starts when the first is gone, not when it is done."""
+    """Three jobs on two GPUs: the third starts when the first is cleared, not when it is done."""
     result = simulated("fifo", [(0, 10), (0, 20), (0, 10)])
     assert result.started_s[2] == pytest.approx(15.0)
     assert result.finished_s[2] == pytest.approx(28.0)
 
 
 def test_a_job_that_has_not_begun_counts_against_the_budget() -> None:
-    """400 W let one of two jobs run: the second does not slip in while the first still starts."""
+    """400 W let one of two jobs run: the second does not start while the first is still
+    starting.
+    """
     rules = replace(SLOW, budget_w=StepFunction.constant(400.0))
     result = simulated("charon", [(0, 10), (1, 10)], rules)
     assert result.peak_w == pytest.approx(350.0)
@@ -59,7 +61,9 @@ def test_a_job_that_has_not_begun_counts_against_the_budget() -> None:
 
 
 def test_a_job_stopped_before_it_begins_leaves_nothing_behind() -> None:
-    """Stopped after one second of three: it drew idle power, and no promise of more is left."""
+    """Stopped after one second of three: it drew idle power, and no reservation of power is
+    left.
+    """
     cluster = small_cluster()
     script = Scripted({0.0: [Start(0, 0)], 1.0: [Preempt(0)], 20.0: [Start(0, 0)]})
     truth = PlainOracle(cluster)
@@ -71,7 +75,7 @@ def test_a_job_stopped_before_it_begins_leaves_nothing_behind() -> None:
 
 
 def test_a_job_that_is_done_cannot_be_stopped() -> None:
-    """Nor brought back: it waits for nothing but to be cleared away."""
+    """It cannot be restarted either: it only waits to be cleared."""
     cluster = small_cluster()
     script = Scripted({0.0: [Start(0, 0)], 14.0: [Preempt(0)]})
     rules = replace(SLOW, strict=False)
@@ -84,7 +88,7 @@ def test_a_job_that_is_done_cannot_be_stopped() -> None:
 @given(seed=st.integers(0, 10_000), dice=st.integers(0, 10_000))
 @settings(max_examples=15)
 def test_everything_adds_up_with_latencies(seed: int, dice: int) -> None:
-    """Any world, any policy: the invariants hold after every event."""
+    """In any cluster under any policy the invariants hold after every event."""
     world = random_world(seed)
     rules = replace(world.settings, checks=True, start_latency_s=1.5, end_latency_s=dice % 3)
     result = Simulation(

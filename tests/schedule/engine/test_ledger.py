@@ -1,4 +1,4 @@
-"""Promise: budgets, prices and carbon that change over time are counted as they were."""
+"""Promise: budgets, prices and carbon that change over time apply at their times."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from wattloop.schedule.step_function import StepFunction
 
 
 def simulated(cluster: Cluster | None = None, **settings: object) -> SimulationResult:
-    """One job of 3,600 s on one of two GPUs: 350 W for an hour, then the end."""
+    """Simulate one job of 3,600 s on one of two GPUs: 350 W for an hour, then the end."""
     cluster = cluster or small_cluster()
     rules = EngineSettings(checks=True, **settings)  # type: ignore[arg-type] # any setting
     truth = PlainOracle(cluster)
@@ -31,14 +31,14 @@ def test_a_budget_that_is_just_kept_is_kept() -> None:
     assert simulated(budget_w=StepFunction.constant(350.0)).over_budget_s == 0
 
 
-def test_what_nobody_said_is_not_zero() -> None:
+def test_missing_prices_are_not_zero() -> None:
     """Without a price the cost is missing; without an intensity the carbon is."""
     result = simulated()
     assert (result.carbon_g, result.cost) == (None, None)
 
 
 def test_prices_and_carbon_follow_the_hour() -> None:
-    """0.35 kWh: the first quarter of the hour dear and dirty, the rest cheap and clean."""
+    """0.35 kWh: the first quarter of the hour is expensive and dirty, the rest cheap and clean."""
     result = simulated(
         price_per_kwh=StepFunction((0.0, 900.0), (0.4, 0.2)),
         carbon_g_per_kwh=StepFunction((0.0, 900.0), (400.0, 100.0)),
@@ -54,7 +54,7 @@ def test_hours_of_a_negative_price_are_subtracted() -> None:
 
 
 def test_prices_change_while_nothing_runs_up_to_the_horizon() -> None:
-    """An hour of work at 0.35 kWh, then an hour of idling at 0.1 kWh, ten times as dear."""
+    """An hour of work at 0.35 kWh, then an hour idle at 0.1 kWh for ten times the price."""
     result = simulated(price_per_kwh=StepFunction((0.0, 3700.0), (1.0, 10.0)), horizon_s=7200.0)
     idle_kwh = 0.1 / 3600
     assert result.cost == pytest.approx(0.35 + 100 * idle_kwh + 3500 * idle_kwh * 10)
@@ -76,7 +76,7 @@ def test_the_network_draws_power_always() -> None:
 
 
 def test_a_policy_sees_the_power_of_the_whole_cluster() -> None:
-    """Idle GPUs, hosts and network included."""
+    """Idle GPUs, hosts and network are included."""
     cluster = small_cluster(host_w=100.0)
     simulation = Simulation(
         cluster,

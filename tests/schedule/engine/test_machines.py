@@ -1,4 +1,4 @@
-"""Promise: real GPUs are given out by the rule that free GPUs are counted by."""
+"""Promise: GPUs are allocated by the rule by which free GPUs are counted."""
 
 import pytest
 from hypothesis import given
@@ -47,7 +47,7 @@ def test_what_does_not_fit_changes_nothing() -> None:
 def test_what_fits_by_the_counts_can_be_had(
     nodes: int, size: int, steps: list[tuple[int, int, bool] | int], emptiest: bool
 ) -> None:
-    """Taking and giving at random: masks are disjoint, and the counts tell who gets what."""
+    """Under random allocations masks are disjoint, and the counts predict each one."""
     machines = Machines(small_cluster(nodes=nodes, gpus_per_node=size), emptiest=emptiest)
     held: list[Nodes] = []
     for step in steps:

@@ -1,4 +1,6 @@
-"""Promise: a stopped job keeps what its rules say, and what it loses is counted as wasted."""
+"""Promise: a stopped job keeps the work that its rules state, and the lost work is wasted
+energy.
+"""
 
 import math
 
@@ -18,7 +20,7 @@ TEN_PER_STEP = JobKind("toy", batches=(10,))
 def stopped_at(
     stop_s: float, rules: Preemption, again_s: float = 100.0, kind: JobKind = TEN_PER_STEP
 ) -> SimulationResult:
-    """A job of 50 samples (50 s) that is stopped once and started again."""
+    """Simulate a job of 50 samples (50 s) that is stopped once and started again."""
     cluster = small_cluster()
     script = {0.0: [Start(0, 0)], stop_s: [Preempt(0)], again_s: [Start(0, 0)]}
     settings = EngineSettings(preemption=rules, checks=True, strict=True)
@@ -51,7 +53,7 @@ def test_a_job_may_lose_everything() -> None:
 
 
 def test_a_job_goes_on_from_its_last_checkpoint() -> None:
-    """Every 8 s of training one that takes 2 s: at 25 s two are complete, 16 s of work kept.
+    """Every 8 s of training one that takes 2 s: at 25 s two are complete, 16 s of work are saved.
 
     It has trained for 21 s; 5 of them are lost. The 34 s left have four checkpoints between them.
     """
@@ -62,14 +64,14 @@ def test_a_job_goes_on_from_its_last_checkpoint() -> None:
 
 
 def test_a_checkpoint_that_was_not_complete_does_not_count() -> None:
-    """At 9 s the first one, begun at 8 s, is not written: all is lost."""
+    """At 9 s the first one, begun at 8 s, is unfinished: all work is lost."""
     rules = Preemption(Keeps.CHECKPOINTS, checkpoint_period_s=8.0, checkpoint_cost_s=2.0)
     result = stopped_at(9.0, rules)
     assert result.finished_s[0] == pytest.approx(100 + 50 + 6 * 2)
     assert result.wasted_j[0] == pytest.approx(9 * 300)
 
 
-def test_checkpoints_cost_time_even_when_nobody_stops_the_job() -> None:
+def test_checkpoints_cost_time_even_without_a_stop() -> None:
     """50 s of training, a checkpoint of 2 s after every 8 but not at the end: six of them."""
     cluster = small_cluster()
     rules = Preemption(Keeps.CHECKPOINTS, checkpoint_period_s=8.0, checkpoint_cost_s=2.0)
@@ -87,20 +89,20 @@ def test_checkpoints_cost_time_even_when_nobody_stops_the_job() -> None:
 
 
 def test_checkpoints_without_a_period_keep_nothing_and_cost_nothing() -> None:
-    """An infinite period is none at all."""
+    """An infinite period means no checkpoints."""
     result = stopped_at(25.0, Preemption(Keeps.CHECKPOINTS, math.inf, 5.0))
     assert result.finished_s[0] == pytest.approx(150)
 
 
 def test_a_restart_takes_time_and_its_energy_is_wasted() -> None:
-    """20 s before it trains again, the first time it started at once."""
+    """20 s before it trains again; the first start was immediate."""
     result = stopped_at(20.0, Preemption(Keeps.ITERATIONS, restart_s=20.0))
     assert result.finished_s[0] == pytest.approx(100 + 20 + 30)
     assert result.wasted_j[0] == pytest.approx(20 * 300)
 
 
 def test_a_job_stopped_during_its_restart_has_done_nothing() -> None:
-    """Started at 100 s, stopped at 110 s: the ten seconds are wasted, the work is as before."""
+    """Started at 100 s, stopped at 110 s: ten seconds are wasted, and the work is unchanged."""
     cluster = small_cluster()
     script = {
         0.0: [Start(0, 0)], 20.0: [Preempt(0)], 100.0: [Start(0, 0)], 110.0: [Preempt(0)],
@@ -119,7 +121,7 @@ def test_a_job_stopped_during_its_restart_has_done_nothing() -> None:
 
 
 def test_a_stop_after_a_restart_wastes_the_restart_and_the_lost_share() -> None:
-    """Restarted from 100 s to 120 s, stopped at 135 s: ten of its fifteen seconds are kept."""
+    """Restarted from 100 s to 120 s, stopped at 135 s: ten of its fifteen seconds are saved."""
     cluster = small_cluster()
     script = {
         0.0: [Start(0, 0)], 20.0: [Preempt(0)], 100.0: [Start(0, 0)], 135.0: [Preempt(0)],
@@ -135,13 +137,13 @@ def test_a_stop_after_a_restart_wastes_the_restart_and_the_lost_share() -> None:
 
 
 def test_the_old_end_of_a_stopped_job_is_void() -> None:
-    """Stopped at 25 s and started at 30 s, it does not end at 50 s as it would have."""
+    """Stopped at 25 s and started at 30 s, it does not end at 50 s."""
     result = stopped_at(25.0, Preemption(Keeps.NOTHING), again_s=30.0)
     assert result.finished_s.tolist() == [80]
 
 
 def test_a_policy_is_told_what_stopping_would_lose() -> None:
-    """The view's loss is what is counted when the job is stopped."""
+    """The view's loss equals the loss that is counted when the job is stopped."""
     seen: list[PreemptionLoss] = []
 
     class Looks(Scripted):

@@ -1,4 +1,4 @@
-"""Promise: in any world, under any policy, good or bad, everything adds up and repeats exactly."""
+"""Promise: in any cluster, under any policy, good or bad, results add up and repeat exactly."""
 
 import random
 import tempfile
@@ -24,11 +24,11 @@ ROUNDS = 80
 
 
 class Reckless(Policy):
-    """Does anything to anybody at any time, possible or not, by the dice.
+    """A policy of random actions, possible or not.
 
     Args:
-        seed: of the dice.
-        rounds: after which it only starts what fits, so that there is an end.
+        seed: of the random numbers.
+        rounds: after which it only starts jobs that fit, so that the simulation ends.
     """
 
     name = "reckless"
@@ -63,7 +63,7 @@ class Reckless(Policy):
 
 
 def simulation(world: World, policy: Policy) -> Simulation:
-    """With the invariants looked at after every event."""
+    """Return a simulation that checks its invariants after every event."""
     return Simulation(
         world.cluster,
         world.jobs,
@@ -75,7 +75,7 @@ def simulation(world: World, policy: Policy) -> Simulation:
 
 
 def assert_adds_up(result: SimulationResult) -> None:
-    """What a whole result has to say, whatever happened."""
+    """Check the sums of a whole result."""
     jobs = len(result.jobs)
     assert result.active_j == pytest.approx(result.energy_j.sum(), rel=1e-9, abs=1e-6)
     assert (result.wasted_j <= result.energy_j * (1 + 1e-9) + 1e-9).all()
@@ -114,9 +114,9 @@ def test_every_policy_that_ships_keeps_the_invariants(name: str, seed: int) -> N
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @given(seed=SEEDS)
 @settings(max_examples=6)
-# Found by a search over 400 worlds: a budget that fell between two rounds, jobs of no length,
-# jobs longer than the budget lasts, a job that was slowed down until it was stopped, a node that
-# died while a job that had done its work was cleaned up.
+# Found by a search over 400 random simulations: a budget that fell between two rounds, jobs of zero
+# length, jobs longer than the budget lasts, a slowed job that was stopped later, a node that failed
+# while it cleared a finished job.
 @example(seed=7)
 @example(seed=11)
 @example(seed=68)
@@ -124,7 +124,9 @@ def test_every_policy_that_ships_keeps_the_invariants(name: str, seed: int) -> N
 @example(seed=116)
 @example(seed=148)
 def test_at_the_edges_no_job_is_starved(name: str, seed: int) -> None:
-    """Stepped budgets, checkpoints, latencies, jobs of no length: what is left was impossible."""
+    """Stepped budgets, checkpoints, latencies, jobs of zero length: unfinished jobs were
+    impossible.
+    """
     result = simulation(wide_world(seed), policy_from(name)).run()
     assert_adds_up(result)
     assert not result.refusals, result.refused[0]
@@ -137,7 +139,7 @@ def test_at_the_edges_no_job_is_starved(name: str, seed: int) -> None:
 @given(seed=SEEDS, dice=SEEDS)
 @settings(max_examples=8)
 def test_the_same_seed_gives_the_same_events(seed: int, dice: int) -> None:
-    """Twice the same world and dice: one hash."""
+    """Two runs with the same seed give one hash."""
     first, second = (simulation(random_world(seed), Reckless(dice)).run() for _ in range(2))
     assert first.event_hash == second.event_hash
     assert first.total_j == second.total_j
@@ -146,7 +148,9 @@ def test_the_same_seed_gives_the_same_events(seed: int, dice: int) -> None:
 @given(seed=SEEDS, dice=SEEDS, part=st.floats(0.0, 1.0))
 @settings(max_examples=8)
 def test_resuming_anywhere_changes_nothing(seed: int, dice: int, part: float) -> None:
-    """Saved at any moment and loaded, dice included: the events of the uninterrupted one."""
+    """Saved at any moment and loaded, random state included: the events of the uninterrupted
+    run.
+    """
     whole = simulation(random_world(seed), Reckless(dice)).run()
     half = simulation(random_world(seed), Reckless(dice))
     half.run(until_s=part * whole.end_s)

@@ -1,4 +1,4 @@
-"""Promise: a running job can be given another power limit, and goes on from where it was."""
+"""Promise: a running job can get another power limit, and continues from its present state."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_the_rest_of_the_work_is_done_under_the_new_cap() -> None:
 
 
 def test_recaps_back_and_forth_lose_nothing() -> None:
-    """20 samples: 5 quickly, 5 slowly (10 s), 10 quickly."""
+    """20 samples: 5 fast, 5 slow (10 s), 10 fast."""
     cluster = small_cluster()
     policy = Scripted({0.0: [Start(0, 1)], 5.0: [Recap(0, 0)], 15.0: [Recap(0, 1)]})
     jobs = jobs_of([(0, 20)], kind=CAPS)
@@ -47,7 +47,7 @@ def test_recaps_back_and_forth_lose_nothing() -> None:
 
 
 def test_a_checkpoint_before_a_recap_still_counts_after_it() -> None:
-    """Checkpoint at 8 s, recap at 9 s, stopped at 10 s: 8 of 20 samples are kept."""
+    """Checkpoint at 8 s, recap at 9 s, stopped at 10 s: 8 of 20 samples are saved."""
     cluster = small_cluster()
     script = {
         0.0: [Start(0, 1)], 9.0: [Recap(0, 0)], 10.0: [Preempt(0)], 20.0: [Start(0, 1)],

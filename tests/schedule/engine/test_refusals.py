@@ -40,7 +40,7 @@ IMPOSSIBLE = [
 
 
 def simulation(script: dict[float, list[object]], *, strict: bool = False) -> Simulation:
-    """Two jobs of 10 s on two GPUs."""
+    """Return a simulation of two jobs of 10 s on two GPUs."""
     cluster = small_cluster()
     return Simulation(
         cluster,
@@ -65,38 +65,38 @@ def test_an_impossible_action_is_named_and_changes_nothing(action: object, why: 
 
 @pytest.mark.parametrize(("action", "why"), IMPOSSIBLE)
 def test_strict_makes_it_an_error(action: object, why: str) -> None:
-    """ImpossibleAction, with the same words."""
+    """It is an ImpossibleAction with the same message."""
     with pytest.raises(ImpossibleAction, match="at 2 s: scripted: ") as error:
         simulation({0.0: [Start(0, 1)], 2.0: [action]}, strict=True).run()
     assert why in str(error.value)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    """What comes out of an array need not be converted."""
+    """Values of an array need no conversion."""
     result = simulation({0.0: [Start(np.int64(0), np.int64(1)), Start(1, np.int32(1))]}).run()  # type: ignore[arg-type] # as policies do
     assert result.refusals == 0
     assert result.finished_s.tolist() == [10, 10]
 
 
 def test_the_rest_of_a_list_is_carried_out() -> None:
-    """One bad action does not take the good ones with it."""
+    """One invalid action does not stop the valid ones."""
     result = simulation({0.0: [Start(7, 0), Start(0, 1), Start(1, 1)]}).run()
     assert (result.refusals, result.finished_s.tolist()) == (1, [10, 10])
 
 
 class Circling(Policy):
-    """Starts and stops the same job for ever."""
+    """A policy that starts and stops the same job for ever."""
 
     name = "circling"
     needs_free_gpus = False
 
     def decide(self, view: ClusterView) -> list[Start | Preempt]:
-        """The opposite of what is."""
+        """Reverse the present state."""
         return [Preempt(0)] if view.running else [Start(0, 0)]
 
 
 def test_a_policy_that_goes_round_in_circles_is_stopped() -> None:
-    """At one moment it may do no more than start and stop every job."""
+    """At one moment it may at most start and stop every job once."""
     cluster = small_cluster()
     jobs = jobs_of([(0, 10)])
     result = Simulation(cluster, jobs, Circling(), truth=PlainOracle(cluster)).run()
@@ -105,12 +105,12 @@ def test_a_policy_that_goes_round_in_circles_is_stopped() -> None:
 
 
 class Wordless(Policy):
-    """Returns nothing at all."""
+    """A policy that returns None."""
 
     name = "wordless"
 
     def decide(self, view: ClusterView) -> list[Start]:
-        """Forgets to return."""
+        """Return None."""
         return None  # type: ignore[return-value] # that is the point
 
 

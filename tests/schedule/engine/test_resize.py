@@ -30,7 +30,7 @@ def run(
 
 
 def test_a_job_goes_on_from_where_it_was_on_more_gpus() -> None:
-    """10 of 40 samples on one GPU, 3 s of moving, 30 on two GPUs in 15 s."""
+    """10 of 40 samples on one GPU, 3 s for the move, 30 on two GPUs in 15 s."""
     result = run({0.0: [Start(0, 0)], 10.0: [Resize(0, 1)]})
     assert result.finished_s.tolist() == [28.0]
     assert result.energy_j.tolist() == pytest.approx([10 * 300 + 18 * 600])
@@ -48,7 +48,7 @@ def test_only_whole_iterations_are_kept() -> None:
 
 
 def test_a_stop_after_a_resize_falls_back_to_its_checkpoint() -> None:
-    """Stopped jobs keep nothing here, but the resize at 10 s wrote a checkpoint."""
+    """Stopped jobs lose all work here, but the resize at 10 s wrote a checkpoint."""
     script = {0.0: [Start(0, 0)], 10.0: [Resize(0, 1)], 20.0: [Preempt(0)], 30.0: [Start(0, 0)]}
     result = run(script)
     assert result.finished_s.tolist() == [60.0]

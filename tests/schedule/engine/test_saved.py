@@ -1,4 +1,4 @@
-"""Promise: a simulation that was saved and loaded goes on as if nothing had happened."""
+"""Promise: a saved and loaded simulation continues like an uninterrupted one."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from wattloop.testing.synthetic_cluster import random_world
 
 
 def worldly(seed: int, policy: str) -> Simulation:
-    """A random world with a shipped policy."""
+    """Return a random simulation with a shipped policy."""
     world = random_world(seed)
     return Simulation(
         world.cluster,
@@ -30,7 +30,7 @@ def worldly(seed: int, policy: str) -> Simulation:
 def test_a_resumed_simulation_is_the_uninterrupted_one(
     seed: int, policy: str, tmp_path: Path
 ) -> None:
-    """Saved at three moments, loaded each time: the same events, and the same joules."""
+    """Saved and loaded at three moments: the same events, and the same joules."""
     whole = worldly(seed, policy).run()
     simulation = worldly(seed, policy)
     path = tmp_path / "half"
@@ -46,7 +46,7 @@ def test_a_resumed_simulation_is_the_uninterrupted_one(
 
 
 def saved(path: Path) -> Simulation:
-    """A small one, half done, in a file."""
+    """Return a file with a small, half-finished simulation."""
     cluster = small_cluster()
     simulation = Simulation(cluster, jobs_of([(0, 10)]), Fifo(), truth=PlainOracle(cluster))
     simulation.run(until_s=5.0)
@@ -66,7 +66,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 
 def test_another_version_is_named(tmp_path: Path) -> None:
-    """A file that this version did not write is not even unpacked."""
+    """A file of another version is not even unpickled."""
     path = tmp_path / "half"
     path.write_bytes(b"wattloop simulation 0\nwhatever")
     with pytest.raises(ConfigError, match="no simulation saved by this version"):
@@ -74,13 +74,13 @@ def test_another_version_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """ConfigError, not a traceback of the system."""
+    """It is a ConfigError, not a traceback of the system."""
     with pytest.raises(ConfigError, match="nowhere: cannot be read: No such file"):
         Simulation.load(tmp_path / "nowhere")
 
 
 def test_what_cannot_be_saved_leaves_the_old_file_alone(tmp_path: Path) -> None:
-    """A policy with a lambda: a clear error, and the file as it was."""
+    """A policy with a lambda gives a clear error, and the file is unchanged."""
     path = tmp_path / "half"
     simulation = saved(path)
     before = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Promise: jobs start, run and end when they should, and the clock and the joules follow."""
+"""Promise: jobs start, run and end at the right times, and clock and joules agree."""
 
 import math
 from dataclasses import replace
@@ -28,7 +28,7 @@ from wattloop.schedule.policies.fifo import Fifo
 def simulated(
     jobs: JobTable, policy: Policy | None = None, nodes: int = 1, **settings: object
 ) -> SimulationResult:
-    """Jobs on nodes with two GPUs."""
+    """Simulate jobs on nodes with two GPUs."""
     cluster = small_cluster(nodes)
     rules = EngineSettings(checks=True, **settings)  # type: ignore[arg-type] # any setting
     return Simulation(
@@ -46,7 +46,7 @@ def test_jobs_run_one_after_the_other_where_they_must() -> None:
 
 
 def test_every_joule_is_accounted_by_what_drew_it() -> None:
-    """19 GPU seconds of work at 300 W; the idle second at 50 W; nothing else."""
+    """19 GPU seconds of work at 300 W, and the idle second at 50 W."""
     result = simulated(jobs_of([(0, 10), (1, 4), (2, 5)]))
     assert result.energy_j.tolist() == [3000, 1200, 1500]
     assert result.active_j == pytest.approx(5700)
@@ -58,21 +58,23 @@ def test_every_joule_is_accounted_by_what_drew_it() -> None:
 
 
 def test_power_over_time_integrates_to_the_energy() -> None:
-    """The recorded steps of power are all there is."""
+    """The recorded steps of power are complete."""
     result = simulated(jobs_of([(0, 10), (1, 4), (2.5, 5), (30, 2)]), nodes=2)
     lengths_s = np.diff(np.append(result.power_times_s, result.end_s))
     assert float(lengths_s @ result.power_w) == pytest.approx(result.total_j)
 
 
 def test_a_job_without_work_ends_where_it_starts() -> None:
-    """Zero samples: started and finished at once, no energy, the next job is not held up."""
+    """Zero samples: started and finished at once, without energy, and the next job is not
+    delayed.
+    """
     result = simulated(jobs_of([(0, 0), (0, 0), (0, 0), (0, 3)]))
     assert result.finished_s.tolist() == [0, 0, 0, 3]
     assert result.energy_j.tolist() == [0, 0, 0, 900]
 
 
 def test_ends_come_before_arrivals_of_the_same_moment() -> None:
-    """The GPUs of jobs that end at 5 s are there for those that arrive at 5 s."""
+    """The GPUs of jobs that end at 5 s are free for those that arrive at 5 s."""
     result = simulated(jobs_of([(0, 5), (0, 5), (5, 1), (5, 1)]))
     assert result.started_s.tolist() == [0, 0, 5, 5]
 
@@ -84,7 +86,7 @@ def test_jobs_that_come_together_go_by_their_number() -> None:
 
 
 def test_rounds_fall_on_multiples_and_see_what_happens_on_them() -> None:
-    """With a round every 10 s: 0 s is a round, 3 s waits for 10 s, 20 s is seen at once."""
+    """With a round every 10 s: 0 s is a round, 3 s waits for 10 s, 20 s is handled at once."""
     result = simulated(jobs_of([(0, 5), (3, 5), (20, 5)]), round_s=10)
     assert result.started_s.tolist() == [0, 10, 20]
 
@@ -98,27 +100,27 @@ def test_rounds_of_a_fraction_do_not_drift() -> None:
 
 
 def test_a_policy_that_changed_something_is_asked_again_at_the_next_round_only() -> None:
-    """Scored once per round: at 0 s and 10 s (because it started something), then no more."""
+    """It decides once per round: at 0 s and 10 s (because it started a job), then no more."""
     policy = Scripted({0.0: [Start(0, 0)]})
     simulated(jobs_of([(0, 100)]), policy, round_s=10)
     assert policy.asked_s == [0, 10, 100]
 
 
 def test_without_rounds_a_policy_is_asked_until_it_is_quiet() -> None:
-    """At once after it started something, and when the job ends."""
+    """At once after it started a job, and when the job ends."""
     policy = Scripted({0.0: [Start(0, 0)]})
     simulated(jobs_of([(0, 100)]), policy)
     assert policy.asked_s == [0, 0, 100]
 
 
 def test_a_policy_wakes_when_it_asked_to() -> None:
-    """Nothing happens at 7 s but the wake."""
+    """The only event at 7 s is the wake."""
     result = simulated(jobs_of([(0, 2)]), Scripted({0.0: [Wake(7.0)], 7.0: [Start(0, 0)]}))
     assert result.started_s.tolist() == [7]
 
 
 def test_a_wake_that_was_asked_for_before_is_one_wake() -> None:
-    """Asked for at every decision, it stands in the heap once."""
+    """Requested at every decision, it is in the event heap once."""
     cluster = small_cluster()
     policy = Scripted({0.0: [], 1.0: [], 2.0: [], 50.0: [Start(0, 0)]})
     jobs = jobs_of([(number / 10, 1) for number in range(30)])
@@ -152,13 +154,13 @@ def test_an_idle_cluster_draws_power_up_to_the_horizon() -> None:
 
 
 def test_no_jobs_at_all_is_an_empty_result() -> None:
-    """Nothing comes, nothing happens, nothing breaks."""
+    """There is no event and no error."""
     result = simulated(jobs_of([]))
     assert (result.end_s, result.total_j, result.ended) == (0, 0, SimulationEnd.DONE)
 
 
-def test_a_job_larger_than_the_cluster_is_reported_and_holds_nobody_up() -> None:
-    """It is in `never` with the reason; the job after it runs."""
+def test_a_job_larger_than_the_cluster_is_reported_and_delays_no_job() -> None:
+    """It is in `never` with the reason, and the job after it runs."""
     kind = JobKind("huge", gpus=(8,))
     few = jobs_of([(0, 1), (0, 1)])
     both = JobTable(
@@ -172,7 +174,7 @@ def test_a_job_larger_than_the_cluster_is_reported_and_holds_nobody_up() -> None
 
 
 def test_the_log_tells_all_of_it() -> None:
-    """Arrivals, starts with their option, ends, in order."""
+    """Arrivals, starts with their option, and ends, in order."""
     result = simulated(jobs_of([(0, 2), (1, 2)]))
     assert [(event.time_s, event.what, event.job) for event in result.log] == [
         (0, EventKind.ARRIVE, 0),
@@ -185,7 +187,7 @@ def test_the_log_tells_all_of_it() -> None:
 
 
 def test_oracles_that_speak_of_different_options_are_refused() -> None:
-    """What a policy chooses by number must be what is carried out."""
+    """A policy chooses an option by its number, so both must have the same options."""
     cluster = small_cluster()
     jobs = jobs_of([(0, 1)], kind=JobKind("toy", gpus=(1, 2)))
 
@@ -213,6 +215,6 @@ def test_oracles_that_speak_of_different_options_are_refused() -> None:
     ],
 )
 def test_what_cannot_be_simulated_is_refused_by_name(make: object, message: str) -> None:
-    """Time that would run backwards or never end is a ConfigError that says where."""
+    """A time that would run backwards or never end is a ConfigError that names the place."""
     with pytest.raises(ConfigError, match=message):
         make()  # type: ignore[operator] # a lambda

@@ -31,7 +31,7 @@ def sleepy(cluster: Cluster, *, gpu: bool = True, node: bool = False) -> Cluster
 
 
 def run(cluster: Cluster, arrivals_s: list[float], horizon_s: float) -> SimulationResult:
-    """One-GPU jobs of 10 samples, started as they come."""
+    """Run one-GPU jobs of 10 samples, started on arrival."""
     policy = Scripted({at_s: [Start(job, 0)] for job, at_s in enumerate(arrivals_s)})
     policy.sleeps = True
     return Simulation(
@@ -63,7 +63,9 @@ def test_a_job_that_comes_while_a_gpu_falls_asleep_waits_for_both() -> None:
 
 
 def test_the_gpu_that_was_used_last_is_used_first() -> None:
-    """The second job finds the GPU of the first one awake, though the other has a lower number."""
+    """The second job uses the GPU of the first one, which is awake, though the other has a lower
+    number.
+    """
     result = run(sleepy(small_cluster()), [30.0, 46.0], 100.0)
     assert result.finished_s.tolist() == [44.0, 56.0]
     assert result.wakes == 1

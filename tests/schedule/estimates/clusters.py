@@ -11,7 +11,7 @@ RESNET = JobKind("hf:microsoft/resnet-50", "tf32", (1, 2, 4, 8), (64, 128, 256),
 
 
 def thesis_cluster(nodes: int = 1, network_bytes_s: float = 25e9) -> Cluster:
-    """8 A100 and 8 H100, or several times that."""
+    """Return 8 A100 and 8 H100, or a multiple of that."""
     types = (
         GpuType("a100", gpu_named("a100-sxm-40"), 55.0),
         GpuType("h100", gpu_named("h100-sxm"), 70.0),

@@ -1,4 +1,4 @@
-"""Runs of jobs as a fleet's store has them."""
+"""Runs of jobs as in a fleet's store."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from wattloop.core.results import DomainEnergy, WindowResult
 
 
 def job_run(number: int, seconds: float, watts: float, gpus: int = 2, **changes: Any) -> Any:
-    """A run of a job by its number: so long, and so many watts on each of its GPUs."""
+    """Return a run of a job by its number, with its length and the watts of each of its GPUs."""
     domains = tuple(
         DomainEnergy(
             f"gpu:{i}", Scope.GPU, watts * seconds, 1.0, Provenance.SIMULATED, "virtual"

@@ -1,4 +1,4 @@
-"""The oracle that asks `predict`."""
+"""Promises of the oracle that uses `predict`."""
 
 import sys
 from dataclasses import replace
@@ -34,7 +34,7 @@ def _by_placement(options: PlacementOptions, value: str) -> dict[tuple[object, .
 
 
 def test_the_thesis_jobs_need_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All three models on all placements come from what is shipped with the package."""
+    """All three models on all placements come from data shipped with the package."""
     monkeypatch.setitem(sys.modules, "torch", None)
     oracle = AnalyticOracle(thesis_cluster())
     for kind in (VIT, ALBERT, RESNET):
@@ -52,7 +52,7 @@ def test_vit_takes_what_adr_0031_says() -> None:
 
 @pytest.mark.parametrize("estimator", ["kernels", "roofline"])
 def test_all_at_once_is_one_by_one(estimator: str) -> None:
-    """Vectorised figures are those that `predict` gives for a single placement."""
+    """Vectorised figures are those of `predict` for a single placement."""
     cluster = thesis_cluster(nodes=2)
     kind = replace(RESNET, gpus=(1, 4), batches=(64, 256), caps=(1.0,), may_spread=True)
     found = AnalyticOracle(cluster, estimator=estimator).options(kind)
@@ -66,7 +66,7 @@ def test_all_at_once_is_one_by_one(estimator: str) -> None:
             Placement(gpu, gpus, gpu.tdp_w, gpus_per_node=1 if spread else 8, network_bytes_s=25e9),
         )
         if estimator == "roofline" and gpus > 1:
-            assert found.step_s[row] > 1.002 * alone.step_s  # the exchange is ours
+            assert found.step_s[row] > 1.002 * alone.step_s  # the exchange is computed here
             continue
         assert found.step_s[row] == pytest.approx(alone.step_s, rel=2e-3)
         assert found.power_w[row] == pytest.approx(alone.power_w * gpus, rel=2e-3)
@@ -82,7 +82,7 @@ def test_all_at_once_is_one_by_one(estimator: str) -> None:
 def test_figures_are_physical(
     kind: JobKind, gpus: set[int], caps: set[float], spread: bool
 ) -> None:
-    """Ordered by shape; lower caps are never quicker nor hungrier; power is within idle and cap."""
+    """Ordered by shape; lower caps are never faster nor draw more; power is within idle and cap."""
     asked = replace(kind, gpus=tuple(gpus), caps=tuple(caps), may_spread=spread)
     found = TWO_NODES.options(asked)
     assert found.shapes() == sorted(found.shapes())
@@ -121,7 +121,7 @@ def test_one_node_has_nowhere_to_spread() -> None:
 
 
 def test_what_does_not_fit_into_memory_is_left_out() -> None:
-    """As `predict` judges it, for each type and batch."""
+    """`predict` decides for each type and batch."""
     small = thesis_cluster()
     tiny = replace(small.types[0].gpu, name="tiny", memory_bytes=20 * 2**30)
     cluster = replace(small, types=(replace(small.types[0], gpu=tiny), small.types[1]))
@@ -143,13 +143,13 @@ def test_bf16_needs_its_units() -> None:
 
 
 def test_a_kind_that_fits_nowhere_has_no_options() -> None:
-    """Other types, or more GPUs than there are: an empty table, for the engine to report."""
+    """For other types, or more GPUs than exist, the table is empty, and the engine reports it."""
     assert len(ORACLE.options(replace(VIT, types=("v100",)))) == 0
     assert len(ORACLE.options(replace(VIT, gpus=(64,)))) == 0
 
 
 def test_links_and_limits_of_the_operator_count() -> None:
-    """A slow link costs time; a limit of 250 W is the highest cap there is."""
+    """A slow link costs time; a limit of 250 W is the highest cap."""
     cluster = thesis_cluster()
     kind = replace(VIT, gpus=(8,), batches=(64,), caps=(1.0,))
     plain = ORACLE.options(kind)
@@ -161,7 +161,7 @@ def test_links_and_limits_of_the_operator_count() -> None:
 
 
 def test_caps_below_the_lowest_are_one() -> None:
-    """10% and 20% of 700 W are both the 200 W that an H100 can be set to."""
+    """10% and 20% of 700 W both become the 200 W minimum of an H100."""
     found = ORACLE.options(replace(VIT, caps=(0.1, 0.2), types=("h100",), gpus=(1,), batches=(64,)))
     assert found.cap_w.tolist() == [200.0]
 
@@ -171,10 +171,8 @@ def test_the_same_object_every_time() -> None:
     assert ORACLE.options(VIT) is ORACLE.options(replace(VIT))
 
 
-def test_a_model_nobody_traced_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Without torch and without a saved workload the error says what to install."""
+def test_an_untraced_model_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without torch and a saved workload the error says what to install."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ConfigError, match=r"gpt2 bf16, batch 8.*pip install 'wattloop\[hf\]'"):
@@ -194,7 +192,7 @@ def test_adept_wants_constants_of_the_gpu() -> None:
 
 
 def test_sources_are_told() -> None:
-    """Which model answered, for which GPU, from which constants."""
+    """The model that answered, the GPU, and the constants."""
     assert ORACLE.options(VIT).source == (
         "kernels (a100-sxm-40, spec-only); kernels (h100-sxm, spec-only)"
     )
@@ -242,7 +240,7 @@ def test_a_layout_has_the_figures_of_predict() -> None:
     ],
 )
 def test_a_layout_that_does_not_work_says_why(changes: dict[str, object], message: str) -> None:
-    """The table is empty, and the reason that jobs can never run names what would work."""
+    """The table is empty, and the reason that jobs can never run names a working layout."""
     cluster = thesis_cluster(nodes=2, network_bytes_s=100e9)
     kind = replace(LLAMA, **{"gpus": (8,), **changes})
     found = AnalyticOracle(cluster).options(kind)
@@ -252,7 +250,7 @@ def test_a_layout_that_does_not_work_says_why(changes: dict[str, object], messag
 
 
 def test_a_service_takes_its_time_everywhere_and_power_by_its_load() -> None:
-    """A second of it takes a second; more copies and lower limits change power only."""
+    """A second of it takes a second anywhere; more copies and lower limits change power only."""
     load = ServiceLoad(8.0, prompt=512, output=256)
     kind = replace(LLAMA, gpus=(1, 2, 4), service=load)
     found = ORACLE.options(kind)
@@ -269,7 +267,7 @@ def test_a_service_takes_its_time_everywhere_and_power_by_its_load() -> None:
 
 
 def test_a_service_is_told_apart_by_what_its_cache_depends_on() -> None:
-    """Another load, idle power or configuration never takes stored options of another."""
+    """Stored options depend on load, idle power and configuration."""
     kind = replace(LLAMA, service=ServiceLoad(8.0))
     other = replace(LLAMA, service=ServiceLoad(9.0))
     assert ORACLE.fingerprint(kind) not in (None, ORACLE.fingerprint(other))

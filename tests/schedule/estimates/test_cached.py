@@ -1,4 +1,4 @@
-"""Tables kept on disk."""
+"""Promises of tables that are stored on disk."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ def _with_types(**changes: float) -> Cluster:
 
 
 class _Counting(AnalyticOracle):
-    """Remembers what it was asked."""
+    """An oracle that records its requests."""
 
     asked = 0
 
@@ -33,7 +33,7 @@ class _Counting(AnalyticOracle):
 
 
 def test_a_second_process_reads_what_the_first_computed(tmp_path: Path) -> None:
-    """The same figures to the last bit, without asking."""
+    """The figures are the same to the last bit, and the oracle is not called."""
     first, second = _Counting(thesis_cluster()), _Counting(thesis_cluster())
     made = CachedOracle(first, tmp_path).options(VIT)
     read = CachedOracle(second, tmp_path).options(VIT)
@@ -45,7 +45,7 @@ def test_a_second_process_reads_what_the_first_computed(tmp_path: Path) -> None:
 
 
 def test_asked_once_in_a_process(tmp_path: Path) -> None:
-    """The very same object comes again."""
+    """The same object is returned again."""
     oracle = CachedOracle(_Counting(thesis_cluster()), tmp_path)
     assert oracle.options(VIT) is oracle.options(replace(VIT))
 
@@ -63,7 +63,7 @@ def test_asked_once_in_a_process(tmp_path: Path) -> None:
     ids=["estimator", "nodes", "network", "gpus per node", "limit", "link"],
 )
 def test_whatever_changes_the_answer_changes_the_fingerprint(other: AnalyticOracle) -> None:
-    """Another estimator, size or network is never served from the file of this one."""
+    """Another estimator, size or network never gets the file of this one."""
     assert AnalyticOracle(thesis_cluster()).fingerprint(VIT) != other.fingerprint(VIT)
 
 
@@ -85,7 +85,7 @@ def test_a_calibration_changes_the_fingerprint(
     "content", ["", "{", "[]", '{"gpus": [1]}', '{"gpus": [1], "batch": [2, 3]}']
 )
 def test_a_broken_file_is_replaced(tmp_path: Path, content: str) -> None:
-    """Whatever is in the folder, answers are right and the file is sound afterwards."""
+    """With any content of the folder answers are right, and the file is valid afterwards."""
     oracle = _Counting(thesis_cluster())
     good = CachedOracle(oracle, tmp_path).options(VIT)
     (path,) = tmp_path.glob("*.json")
@@ -110,7 +110,7 @@ def test_oracles_without_a_fingerprint_are_not_written(tmp_path: Path) -> None:
 
 
 def test_errors_and_factors_pass_through(tmp_path: Path) -> None:
-    """A cached noisy oracle is as noisy."""
+    """A cached noisy oracle has the same noise."""
     noisy = NoisyOracle(AnalyticOracle(thesis_cluster()), seed=3)
     cached = CachedOracle(noisy, tmp_path)
     assert (cached.power_error, cached.time_error) == (noisy.power_error, noisy.time_error)
@@ -122,7 +122,7 @@ def test_errors_and_factors_pass_through(tmp_path: Path) -> None:
 
 
 def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where other caches of Wattloop are."""
+    """It is next to the other caches of Wattloop."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     CachedOracle(AnalyticOracle(thesis_cluster())).options(VIT)
     assert list((tmp_path / "wattloop" / "options").glob("*.json"))

@@ -1,4 +1,4 @@
-"""Curves of power limits."""
+"""Promises of curves of power limits."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_measured_limits_are_as_measured() -> None:
 
 
 def test_below_the_lowest_limit_nothing_is_known() -> None:
-    """Missing is not the lowest."""
+    """A missing value is not the lowest one."""
     curve = CapCurves(POINTS, "here").curve("resnet50", V100, "v100", 64)
     assert np.isnan(curve.at(np.array([0.3]))).all()
 
@@ -51,7 +51,7 @@ def test_below_the_lowest_limit_nothing_is_known() -> None:
 def test_lower_limits_are_never_quicker_nor_hungrier(
     points: list[tuple[float, float]], full: float
 ) -> None:
-    """However much measurements jitter, and whatever the program draws without a limit."""
+    """This holds under any scatter of measurements, and for any power of the program."""
     rows = [
         CapPoint("p", "v100", 8, 100.0 + 25 * n, time_s, power_w)
         for n, (time_s, power_w) in enumerate(points)
@@ -73,7 +73,9 @@ def test_a_program_that_draws_less_feels_a_limit_later() -> None:
 
 
 def test_a_program_that_draws_more_is_within_the_limit_all_the_same() -> None:
-    """At the factory limit it is as measured; half of that halves its power, and costs time."""
+    """At the factory limit its power is as measured; half of that halves its power, and costs
+    time.
+    """
     curve = CapCurves(POINTS, "here").curve("resnet50", V100, "v100", 64)
     stretch, power = curve.under(np.array([1.0, 0.5]), np.array([1.0, 1.0]))
     assert (stretch[0], power[0]) == pytest.approx((1.0, 1.0))
@@ -83,7 +85,7 @@ def test_a_program_that_draws_more_is_within_the_limit_all_the_same() -> None:
 
 @pytest.mark.parametrize(("batch", "near"), [(32, 64), (100, 64), (140, 256), (4096, 256)])
 def test_the_nearest_batch_is_taken(batch: int, near: int) -> None:
-    """By ratio, as batches double."""
+    """Ratios decide, as batches double."""
     curve = CapCurves(POINTS, "here").curve("resnet50", V100, "v100", batch)
     assert curve.source == f"resnet50 on v100, batch {near}"
 
@@ -148,6 +150,6 @@ def test_faults_are_told(tmp_path: Path, name: str, text: str, said: str) -> Non
 
 
 def test_a_folder_without_traces_is_told(tmp_path: Path) -> None:
-    """Rather than taken for no caps."""
+    """It is not read as a table without caps."""
     with pytest.raises(ConfigError, match=r"power_GPU\.csv"):
         load_cap_curves([str(tmp_path)])

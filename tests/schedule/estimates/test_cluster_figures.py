@@ -1,4 +1,4 @@
-"""Promises of what a cluster file says of its GPUs: the analytic oracle heeds it."""
+"""Promises of the figures of a cluster file: the analytic oracle uses them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ def with_a100(**figures: float) -> Cluster:
 
 
 def test_an_operators_limit_is_the_cap_of_every_placement() -> None:
-    """Slower and frugal, at 250 W instead of 400."""
+    """Slower, and 250 W instead of 400 W."""
     full = AnalyticOracle(load_cluster("thesis")).options(KIND)
     limited = AnalyticOracle(with_a100(limit_w=250.0)).options(KIND)
     assert set(full.cap_w) == {400}
@@ -33,7 +33,7 @@ def test_an_operators_limit_is_the_cap_of_every_placement() -> None:
 
 
 def test_a_slow_link_slows_down_several_gpus_only() -> None:
-    """PCIe in place of NVLink: one GPU does not care."""
+    """PCIe in place of NVLink does not affect a single GPU."""
     full = AnalyticOracle(load_cluster("thesis")).options(KIND)
     slow = AnalyticOracle(with_a100(link_bytes_s=5e9)).options(KIND)
     assert slow.sample_s[0] == full.sample_s[0]
@@ -41,7 +41,7 @@ def test_a_slow_link_slows_down_several_gpus_only() -> None:
 
 
 def test_kept_options_are_not_those_of_another_limit_or_link(tmp_path: Path) -> None:
-    """The cache on disk tells such clusters apart."""
+    """The cache on disk separates such clusters."""
     clusters = (load_cluster("thesis"), with_a100(limit_w=250.0), with_a100(link_bytes_s=5e9))
     for cluster in clusters:
         kept = CachedOracle(AnalyticOracle(cluster), tmp_path).options(KIND)

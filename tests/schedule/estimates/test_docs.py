@@ -1,4 +1,4 @@
-"""What docs/oracles.md shows works."""
+"""Promises of docs/oracles.md: its examples work."""
 
 import contextlib
 import io
@@ -41,7 +41,7 @@ def test_the_tables_of_the_page_are_read(tmp_path: Path) -> None:
 
 
 def test_the_section_of_the_page_is_valid() -> None:
-    """The YAML is what a scenario takes, and the table of fields has them all."""
+    """The YAML is valid in a scenario, and the table of fields is complete."""
     (text,) = _blocks("yaml")
     assert OracleSpec.model_validate(yaml.safe_load(text)["oracle"]).noise == pytest.approx(0.1)
     for name in OracleSpec.model_fields:

@@ -1,4 +1,4 @@
-"""A fleet in one file."""
+"""Promises of a fleet in one file."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.schedule.estimates.fleet_file import load_fleet
 
 
-def test_files_are_found_beside_the_fleets_own(tmp_path: Path) -> None:
+def test_files_are_found_in_the_folder_of_the_fleet(tmp_path: Path) -> None:
     """Cluster, oracle and rules; a shipped cluster by name is a fleet too."""
     group = "{gpu: a100, nodes: 2, gpus_per_node: 4, host_w: 0}"
     (tmp_path / "c.yaml").write_text(f"groups: [{group}]\n")
@@ -31,7 +31,7 @@ def test_files_are_found_beside_the_fleets_own(tmp_path: Path) -> None:
     ],
 )
 def test_faults_name_line_and_field(tmp_path: Path, text: str, said: str) -> None:
-    """And what is allowed."""
+    """The error lists the allowed values."""
     (tmp_path / "f.yaml").write_text(text)
     with pytest.raises(ConfigError) as error:
         load_fleet(str(tmp_path / "f.yaml"))

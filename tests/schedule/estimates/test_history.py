@@ -1,4 +1,4 @@
-"""What earlier jobs of the same user and name took."""
+"""Promises of history: time and power of earlier jobs of the same user and name."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def store(tmp_path: Path) -> Any:
 
 
 def test_median_time_and_mean_power_with_their_spread(store: Store) -> None:
-    """Of the jobs on as many GPUs; how many they were is told."""
+    """It uses jobs on as many GPUs, and states how many they were."""
     for number, (seconds, watts) in enumerate([(100, 200), (110, 220), (400, 240)], start=1):
         insert_run(store, job_run(number, seconds, watts))
     insert_run(store, job_run(9, 7.0, 100.0, gpus=1))
@@ -32,7 +32,7 @@ def test_median_time_and_mean_power_with_their_spread(store: Store) -> None:
 
 
 def test_two_runs_are_an_anecdote(store: Store) -> None:
-    """So are the runs of others, those that failed, and those on other counts of GPUs."""
+    """Runs of other users, failed ones, and those on other GPU counts do not count either."""
     insert_run(store, job_run(1, 100, 200))
     insert_run(store, job_run(2, 100, 200))
     insert_run(store, job_run(3, 100, 200, user="bob"))
@@ -54,7 +54,7 @@ def test_the_nodes_of_a_job_are_one_job(store: Store) -> None:
 
 
 def test_a_job_that_ran_again_counts_as_it_ran_last(store: Store) -> None:
-    """Requeued, it has two runs on a node; its GPUs are not twice as many."""
+    """A requeued job has two runs on a node, but not twice as many GPUs."""
     for number in range(1, 4):
         job = {"id": str(number)}
         insert_run(store, job_run(2 * number, 9.0, 100.0, job=job, host="n1"))
@@ -64,7 +64,7 @@ def test_a_job_that_ran_again_counts_as_it_ran_last(store: Store) -> None:
 
 
 def test_asked_again_within_a_minute_the_store_is_left_alone(store: Store) -> None:
-    """And looked at again after that."""
+    """After a minute the store is read again."""
     now = [0.0]
     history = History(store, now_s=lambda: now[0])
     assert history.of("ada", "train", 2) is None

@@ -1,4 +1,4 @@
-"""What is believed of a submitted job, and in which order sources are asked."""
+"""Promises of estimates of submitted jobs, and of the order of their sources."""
 
 import math
 from pathlib import Path
@@ -34,7 +34,7 @@ def _job(**changes: Any) -> SubmittedJob:
 
 
 def test_a_named_model_is_predicted() -> None:
-    """Work, choices and deadline are the comment's; GPUs those asked of the batch system."""
+    """Work, choices and deadline come from the comment, GPUs from the batch system."""
     oracle = _oracle()
     found = JobEstimator(oracle).describe(_job(comment=f"{TAG},deadline=1h,caps=0.5|1"))
     assert found.source is EstimateSource.COMMENT and found.refusals == ()
@@ -44,7 +44,7 @@ def test_a_named_model_is_predicted() -> None:
 
 
 def test_layouts_and_services_of_a_comment() -> None:
-    """How its GPUs divide a model; a service works for as long as it may."""
+    """The layout of a model on its GPUs; a service runs for its allowed time."""
     tag = "wattloop:model=toy,batch=8,samples=1000,parallel=tp=2+sp+fsdp,checkpointing=full"
     found = JobEstimator(_oracle()).describe(_job(comment=f"{tag},sharding=zero1,global-batch=64"))
     kind = found.kind
@@ -57,7 +57,7 @@ def test_layouts_and_services_of_a_comment() -> None:
 
 
 def test_a_comment_overrules_rules_and_rules_overrule_history(tmp_path: Path) -> None:
-    """Each only where the one before says nothing."""
+    """Each source applies only where the one before gives nothing."""
     job = {"model": "toy-large", "batch": 4, "samples": 5}
     rules = JobRules(rules=[JobRule(name=["tr*"], job=job)])
     with open_store(tmp_path / "runs.db") as store:
@@ -79,8 +79,8 @@ def test_a_comment_overrules_rules_and_rules_overrule_history(tmp_path: Path) ->
     assert options.sample_s[0] == pytest.approx(1.0)
 
 
-def test_a_job_nobody_knows_takes_all_it_may() -> None:
-    """The time limit, at the power limit of its GPUs: no budget rests on a low guess."""
+def test_an_unknown_job_takes_all_it_may() -> None:
+    """It takes the time limit at its GPUs' power limit: no budget relies on a low guess."""
     oracle = _oracle()
     found = JobEstimator(oracle).describe(_job())
     assert found.source is EstimateSource.TIME_LIMIT and found.work == 600.0
@@ -90,7 +90,7 @@ def test_a_job_nobody_knows_takes_all_it_may() -> None:
 
 
 def test_a_refused_comment_is_told_and_the_next_source_asked() -> None:
-    """Unknown models come with the nearest names."""
+    """Unknown models are reported with the nearest names."""
     found = JobEstimator(_oracle()).describe(_job(comment="wattloop:model=toi"))
     assert found.source is EstimateSource.TIME_LIMIT
     assert found.refusals == ("comment: model 'toi': unknown; did you mean toy?",)
@@ -104,18 +104,18 @@ def test_samples_that_were_not_stated_fill_the_time() -> None:
 
 
 def test_a_job_without_gpus_is_left_alone() -> None:
-    """It has no kind, whatever it says."""
+    """It has no kind, whatever its comment."""
     assert JobEstimator(_oracle()).describe(_job(gpus=0, comment=TAG)).kind is None
 
 
 def test_what_the_batch_system_was_asked_for_wins_over_types() -> None:
-    """A comment cannot move a job to GPUs it did not ask for."""
+    """A comment cannot move a job to GPUs that it did not request."""
     found = JobEstimator(_oracle()).describe(_job(gpu_type="A100", comment=f"{TAG},types=h100"))
     assert found.kind is not None and found.kind.types == ("a100",)
 
 
-def test_while_a_model_is_predicted_something_else_is_believed() -> None:
-    """A round of scheduling does not wait for a trace; the next one has it."""
+def test_while_a_model_is_predicted_another_estimate_is_used() -> None:
+    """A round of scheduling does not wait for a trace; the next round has it."""
     oracle = _oracle()
     kind = JobEstimator(oracle).describe(_job(comment=TAG)).kind
     fresh = _oracle()
@@ -129,7 +129,7 @@ def test_while_a_model_is_predicted_something_else_is_believed() -> None:
 
 
 def test_what_users_invent_does_not_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kinds beyond the most are forgotten, by the oracle behind as well."""
+    """Kinds above the limit are dropped, also by the oracle behind."""
     monkeypatch.setattr("wattloop.schedule.estimates.fleet_file.MOST_KINDS", 5)
     made: list[PlainOracle] = []
 
@@ -146,7 +146,7 @@ def test_what_users_invent_does_not_fill_memory(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_unknown_names_are_refused_whatever_they_look_like() -> None:
-    """No path, no module, no scheme: names of the table only."""
+    """No path, module or scheme is accepted: names of the table only."""
     for text in ("torch:os:system", "x.py:main", "a.json", "hf:gpt2", "", "toy/../toy2"):
         with pytest.raises(ConfigError, match="unknown"):
             NAMES.find(text)
@@ -165,7 +165,7 @@ TEXT = st.text(max_size=60)
 def test_no_job_breaks_it(
     comment: str, texts: tuple[str, ...], gpus: int, limit_s: float | None
 ) -> None:
-    """Whatever Slurm says of a job: described, with work that can be computed with."""
+    """For any record of Slurm a job gets an estimate with usable work."""
     names = ("name", "user", "account", "partition", "script", "gpu_type")
     job = SubmittedJob(
         comment=comment, gpus=gpus, time_limit_s=limit_s, **dict(zip(names, texts, strict=True))

@@ -1,4 +1,4 @@
-"""The operator's file of rules."""
+"""Promises of the operator's file of rules."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ def _file(tmp_path: Path, text: str) -> str:
 
 
 def test_the_first_rule_that_fits_in_all_its_patterns_counts(tmp_path: Path) -> None:
-    """Name and account, or the script; otherwise nothing."""
+    """Name and account, or the script; otherwise no rule."""
     rules = load_rules(_file(tmp_path, GOOD))
     both = SubmittedJob(name="resnet-7", account="robots", script="/home/a/bert.sh")
     assert rules.stated(both) == JobComment(
@@ -42,7 +42,7 @@ def test_the_first_rule_that_fits_in_all_its_patterns_counts(tmp_path: Path) -> 
 
 
 def test_long_and_strange_texts_fit_nothing(tmp_path: Path) -> None:
-    """A job's name may be anything."""
+    """A job may have any name."""
     rules = load_rules(_file(tmp_path, "rules: [{name: '*', job: {model: gpt2}}]"))
     assert rules.stated(SubmittedJob(name="a" * 5000)) is None
     assert rules.stated(SubmittedJob(name="\x00$(x)\n")) is not None
@@ -67,14 +67,14 @@ def test_long_and_strange_texts_fit_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_faults_name_their_line(tmp_path: Path, text: str, said: str) -> None:
-    """And what is allowed instead."""
+    """The error also says what is allowed."""
     with pytest.raises(ConfigError) as error:
         load_rules(_file(tmp_path, text))
     assert said in str(error.value)
 
 
 def test_workloads_of_the_operator_are_models_like_others(tmp_path: Path) -> None:
-    """A saved workload by name: its batch and precision are the only ones there are."""
+    """A saved workload by name has only its own batch and precision."""
     saved = SHIPPED / "resnet-50-tf32-b64.json.gz"
     (tmp_path / "ours.json.gz").write_bytes(saved.read_bytes())
     text = "workloads: {our-net: ours.json.gz}\nrules: [{name: x, job: {model: our-net}}]"

@@ -1,4 +1,4 @@
-"""Estimates that are wrong, by no more than promised, and always in the same way."""
+"""Promises of noisy estimates: wrong by no more than stated, and repeatable."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ EXACT = PlainOracle(small_cluster())
 
 @given(seed=st.integers(-(2**63), 2**63 - 1), job=st.integers(0, 2**20), share=st.floats(0.01, 0.5))
 def test_truth_exceeds_estimates_by_no_more_than_stated(seed: int, job: int, share: float) -> None:
-    """True time and power are at most 1 + error of the estimate, whatever seed and job."""
+    """True time and power are at most 1 + error of the estimate, for any seed and job."""
     oracle = NoisyOracle(EXACT, seed=seed, share=share)
     factors = oracle.factors(job, KIND)
     assert factors is not None
@@ -35,7 +35,7 @@ def test_ten_per_cent_off_means_eleven_per_cent_more() -> None:
 
 
 def test_noise_is_the_same_in_any_order_and_company() -> None:
-    """A job's noise depends on seed, job and placement only: not on who else was asked."""
+    """A job's noise depends on seed, job and placement only, not on other requests."""
     one, other = NoisyOracle(EXACT, seed=7), NoisyOracle(EXACT, seed=7)
     other.factors_of(range(100, 200), KIND)
     together = other.factors_of((5, 3, 4), KIND)
@@ -46,7 +46,7 @@ def test_noise_is_the_same_in_any_order_and_company() -> None:
 
 
 def test_a_placement_keeps_its_noise_without_the_others() -> None:
-    """Policies with and without caps are told the same of a placement that both may take."""
+    """Policies with and without caps get the same estimate of a common placement."""
     oracle = NoisyOracle(EXACT, seed=7)
     many, few = oracle.factors(3, KIND), oracle.factors(3, replace(KIND, caps=(1.0,)))
     assert many is not None and few is not None
@@ -69,7 +69,7 @@ def test_another_seed_or_job_is_another_noise(changed: dict[str, int]) -> None:
 
 
 def test_noise_is_uniform() -> None:
-    """Over many jobs estimates fill the band evenly: mean 0, each tenth of it a tenth."""
+    """Over many jobs the errors fill the band evenly: mean 0, each tenth of it a tenth."""
     factors = NoisyOracle(EXACT, seed=0).factors_of(range(2_000), KIND)
     assert factors is not None
     off = (factors.time - 1).ravel()
@@ -80,7 +80,7 @@ def test_noise_is_uniform() -> None:
 
 
 def test_power_is_never_believed_above_the_limit() -> None:
-    """An estimate above cap x GPUs is not physical: it is cut there (thesis 5.3.2.3)."""
+    """An estimate above cap x GPUs is not physical: it is clipped (thesis 5.3.2.3)."""
     options = EXACT.options(KIND)
     tight = replace(options, power_w=options.cap_w * options.gpus * 0.98)
 
@@ -104,11 +104,11 @@ def test_without_noise_nothing_is_off() -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
 def test_impossible_noise_is_refused(share: float) -> None:
-    """An estimate that could be 0 or negative has no truth above it."""
+    """An estimate of 0 or below has no truth above it."""
     with pytest.raises(ConfigError, match="noise"):
         NoisyOracle(EXACT, seed=0, share=share)
 
 
 def test_options_are_the_truth() -> None:
-    """What happens is the exact oracle's figure, the very object."""
+    """The simulated figure is the exact oracle's, the same object."""
     assert NoisyOracle(EXACT, seed=0).options(KIND) is EXACT.options(KIND)

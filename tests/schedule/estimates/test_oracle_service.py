@@ -1,4 +1,4 @@
-"""The oracle as a service: every pair has a price or a reason."""
+"""Promises of the oracle as a service: every pair has an estimate or a reason."""
 
 import gc
 from dataclasses import replace
@@ -52,7 +52,9 @@ def test_a_price_is_what_predict_says(service: OracleService) -> None:
 
 
 def test_layouts_and_services_have_prices(service: OracleService) -> None:
-    """Time and power of `--parallel` and of `predict serve` at a rate; errors say what would do."""
+    """Time and power are those of `--parallel` and of `predict serve` at a rate; errors name a
+    remedy.
+    """
     trained = JobComment(
         "llama-3.1-8b", (2,), 1e5, parallel="tp=2,fsdp", checkpointing="full", sequence=4096
     )
@@ -81,7 +83,7 @@ def test_layouts_and_services_have_prices(service: OracleService) -> None:
 
 
 def test_power_is_not_thought_to_exceed_the_cap(service: OracleService) -> None:
-    """Intervals end where GPUs hold their limit, within 2%."""
+    """Intervals end where GPUs stay at their limit, within 2%."""
     answer = service.answer([AskedJob(stated=RESNET)], [PlacementQuery("h200", 2, 300.0)])
     assert answer.prices[0].factors is not None and answer.prices[0].power_w is not None
     assert answer.prices[0].power_w * answer.prices[0].factors["power"] > 620
@@ -89,7 +91,7 @@ def test_power_is_not_thought_to_exceed_the_cap(service: OracleService) -> None:
 
 
 def test_a_wrong_pair_does_not_spoil_the_others(service: OracleService) -> None:
-    """Unknown model, unknown GPU, impossible cap, too large a batch: each its own error."""
+    """Unknown model, unknown GPU, impossible cap, too large a batch: each has its own error."""
     jobs = [
         AskedJob(stated=RESNET),
         AskedJob(stated=JobComment("resmet50", (64,), 1e6)),
@@ -128,7 +130,9 @@ def test_of_several_batches_the_best_is_taken(service: OracleService) -> None:
 
 
 def test_the_best_placement_keeps_the_deadline(service: OracleService) -> None:
-    """Least energy without one; with one, the cheapest in time; none in time, the least late."""
+    """Least energy without a deadline; with one, the least in time; none in time, the least
+    late.
+    """
     places = [
         PlacementQuery("h200", 1, 300.0),
         PlacementQuery("h200", 1),
@@ -145,14 +149,14 @@ def test_the_best_placement_keeps_the_deadline(service: OracleService) -> None:
 
 
 def test_low_power_jobs_get_a_cap_where_the_placement_has_none(service: OracleService) -> None:
-    """70% of the limit; a stated cap stays."""
+    """70% of the limit; a given cap stays."""
     job = AskedJob(stated=replace(RESNET, low_power=True))
     answer = service.answer([job], [H200, PlacementQuery("h200", 1, 500.0)])
     assert [price.cap_w for price in answer.prices] == [pytest.approx(0.7 * 700), 500.0]
 
 
 def test_without_samples_there_is_power_but_no_total(service: OracleService) -> None:
-    """Nothing is invented, and the best placement per sample is still told."""
+    """No total is invented, and the best placement per sample is still given."""
     answer = service.answer([AskedJob(stated=replace(RESNET, work=None))], [A100, H200])
     assert answer.prices[0].time_s is None and answer.prices[0].energy_j is None
     assert answer.prices[0].power_w and answer.prices[0].samples_s
@@ -161,7 +165,7 @@ def test_without_samples_there_is_power_but_no_total(service: OracleService) -> 
 
 
 def test_unknown_jobs_are_priced_by_history_or_limit(tmp_path: Path) -> None:
-    """Measured with its spread, or the most that it may use; provenance says which."""
+    """Measured with its spread, or the most that it may use; the provenance says which."""
     with open_store(tmp_path / "runs.db") as store:
         for number, seconds in enumerate((90.0, 100.0, 120.0), start=1):
             insert_run(store, job_run(number, seconds, 250.0))
@@ -181,7 +185,7 @@ def test_unknown_jobs_are_priced_by_history_or_limit(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_being_traced_comes_later() -> None:
-    """The question is answered all the same; the same question has it a moment later."""
+    """The request is answered all the same, and a repeated request has it a moment later."""
     service = OracleService()
     jobs, places = [AskedJob(stated=RESNET), AskedJob(SubmittedJob(time_limit_s=60.0))], [H200]
     with service._kept._workloads._one_at_a_time:
@@ -192,7 +196,7 @@ def test_a_model_that_is_being_traced_comes_later() -> None:
 
 
 def test_without_placements_the_fleet_answers() -> None:
-    """All placements of the cluster that the job may take, by prediction or from the table."""
+    """It lists all placements of the cluster that the job may use, by prediction or table."""
     asked = [AskedJob(SubmittedJob(comment="wattloop:model=resnet-50,precision=tf32,batch=64,"
                                            "samples=1e6,gpus=1|2,caps=0.7|1"))]  # fmt: skip
     fleet = load_fleet("thesis")
@@ -207,7 +211,7 @@ def test_without_placements_the_fleet_answers() -> None:
 
 
 def test_senseless_questions_are_refused(service: OracleService) -> None:
-    """Too many pairs, pairs of nothing, nowhere to run."""
+    """Too many pairs, empty pairs, or no placements."""
     jobs = [AskedJob(stated=RESNET)]
     with pytest.raises(ConfigError, match="start it with --cluster"):
         service.answer(jobs, [])
@@ -220,7 +224,7 @@ def test_senseless_questions_are_refused(service: OracleService) -> None:
 
 
 def test_what_is_kept_is_settled_once() -> None:
-    """Python's collector is told after something new, and not after what is known."""
+    """Python's collector runs after new entries, and not after known ones."""
     service = OracleService()
     jobs, places = [AskedJob(stated=RESNET)], [H200]
     service.answer(jobs, places, wait_s=30.0)
@@ -232,6 +236,6 @@ def test_what_is_kept_is_settled_once() -> None:
 
 
 def test_names_of_gpus_mean_what_they_mean_elsewhere() -> None:
-    """`a100` is the one that the table of GPUs takes it for."""
+    """`a100` is the same GPU as in the table of GPUs."""
     answer = OracleService().answer([AskedJob(stated=RESNET)], [PlacementQuery("a100")])
     assert gpu_named("a100").name in answer.prices[0].source

@@ -1,4 +1,4 @@
-"""The oracle section of a scenario file."""
+"""Promises of the oracle section of a scenario file."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_nothing_said_is_analytic_and_exact() -> None:
-    """The default predicts, with no noise: policies see the truth itself."""
+    """The default predicts without noise: policies get the true values."""
     spec = OracleSpec()
     truth = spec.truth(thesis_cluster())
     assert (truth.name, spec.seen(truth, 1)) == ("analytic", truth)
@@ -33,13 +33,13 @@ def test_noise_as_people_write_it() -> None:
 
 
 def test_analytic_tables_are_kept_for_other_processes(tmp_path: Path) -> None:
-    """Workers of a campaign find the options on disk."""
+    """Worker processes of a campaign find the options on disk."""
     OracleSpec().truth(thesis_cluster()).options(VIT)
     assert list((tmp_path / "wattloop" / "options").glob("*.json"))
 
 
 def test_one_word_is_the_kind() -> None:
-    """`oracle: table` is a table, the shipped one, which a fresh machine has."""
+    """`oracle: table` is the shipped table, which every machine has."""
     spec = OracleSpec.model_validate("table")
     options = spec.truth(thesis_cluster()).options(
         JobKind("resnet-50", "", (1, 2, 4, 8), (32, 64), (1.0, 0.6))
@@ -48,7 +48,7 @@ def test_one_word_is_the_kind() -> None:
 
 
 def test_files_are_found_from_the_scenario() -> None:
-    """Relative paths are the scenario's, absolute ones stay."""
+    """Relative paths start at the scenario, absolute ones stay."""
     spec = OracleSpec.model_validate(
         {"kind": "table", "throughputs": "t.csv", "cap_curves": ["/c.csv"]}
     )
@@ -79,6 +79,6 @@ def test_a_folder_of_curves_is_its_files(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_faults_say_what_to_write(section: dict[str, Any], said: str) -> None:
-    """Typos and fields of the other kind are refused, with the remedy."""
+    """Typing errors and fields of the other kind are refused, with the remedy."""
     with pytest.raises(ValidationError, match=said):
         OracleSpec.model_validate(section)

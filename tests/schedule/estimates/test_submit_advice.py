@@ -1,4 +1,4 @@
-"""What a user is told at submit."""
+"""Promises of the advice to a user at submission."""
 
 import re
 from dataclasses import replace
@@ -29,13 +29,13 @@ def service() -> OracleService:
 
 @pytest.fixture(scope="module")
 def slow_network() -> OracleService:
-    """Nodes of one GPU, joined by 1 Gbit/s: more GPUs wait for each other."""
+    """Return nodes of one GPU with 1 Gbit/s between them: more GPUs wait for each other."""
     cluster = replace(small_cluster(nodes=8, gpus_per_node=1), network_bytes_s=1.25e8)
     return OracleService(Fleet(cluster, OracleSpec()))
 
 
 def test_energy_with_its_interval(service: OracleService) -> None:
-    """On as many GPUs as asked for, of the most common type."""
+    """It is for the requested number of GPUs, of the most common type."""
     found = submit_advice(service, SubmittedJob(gpus=2, comment=TAG), wait_s=30.0)
     assert found.energy_j and found.time_s and (found.source, found.gpu) == ("comment", "a100")
     (said,) = found.messages
@@ -46,7 +46,7 @@ def test_energy_with_its_interval(service: OracleService) -> None:
 
 
 def test_fewer_gpus_are_named_when_they_use_less(slow_network: OracleService) -> None:
-    """With energy and time, as far as the time limit allows."""
+    """The text has energy and time, within the time limit."""
     wide = SubmittedJob(gpus=4, comment=TAG)
     found = submit_advice(slow_network, wide, wait_s=30.0)
     half = submit_advice(slow_network, replace(wide, gpus=2), wait_s=30.0)
@@ -61,7 +61,7 @@ def test_fewer_gpus_are_named_when_they_use_less(slow_network: OracleService) ->
 
 
 def test_of_an_unknown_job_nothing_is_said(service: OracleService) -> None:
-    """A time limit says how much it may use, not how much it will."""
+    """A time limit bounds its use, but does not predict it."""
     found = submit_advice(service, SubmittedJob(gpus=2, time_limit_s=3600.0), wait_s=0.0)
     assert (found.energy_j, found.messages, found.source) == (None, (), "time-limit")
     assert found.to_text() == "source=time-limit\n"
@@ -81,14 +81,14 @@ def test_of_an_unknown_job_nothing_is_said(service: OracleService) -> None:
 def test_what_was_not_understood_is_said_once(
     service: OracleService, comment: str, said: str
 ) -> None:
-    """One line, and the job goes on without a figure where there is none."""
+    """One line, and the job is submitted without a figure."""
     found = submit_advice(service, SubmittedJob(gpus=2, comment=comment), wait_s=30.0)
     assert found.energy_j is None
     assert len(found.messages) == 1 and said in found.messages[0]
 
 
 def test_history_is_told_as_such(tmp_path: Path) -> None:
-    """Energy of earlier jobs, from the store."""
+    """The energy of earlier jobs comes from the store."""
     with open_store(tmp_path / "runs.db") as store:
         for number in range(1, 5):
             insert_run(store, job_run(number, 3600.0, 250.0))
@@ -99,7 +99,7 @@ def test_history_is_told_as_such(tmp_path: Path) -> None:
 
 
 def test_text_is_one_line_each_and_plain(service: OracleService) -> None:
-    """Whatever a comment holds, a program that reads lines is not misled."""
+    """A comment of any content does not mislead a program that reads lines."""
     job = SubmittedJob(gpus=2, comment="wattloop:model=x\x1b,\x85energy_j=1 é")
     lines = submit_advice(service, job, wait_s=0.0).to_text().splitlines()
     assert [line.partition("=")[0] for line in lines] == ["source", "message"]
@@ -107,6 +107,6 @@ def test_text_is_one_line_each_and_plain(service: OracleService) -> None:
 
 
 def test_without_a_fleet_there_is_no_advice() -> None:
-    """The error says what to start it with."""
+    """The error says how to start it with one."""
     with pytest.raises(ConfigError, match="--cluster"):
         submit_advice(OracleService(), SubmittedJob(gpus=1), wait_s=0.0)

@@ -1,4 +1,4 @@
-"""The oracle of measured tables."""
+"""Promises of the oracle of measured tables."""
 
 import os
 from dataclasses import replace
@@ -55,7 +55,7 @@ SHARED = Path(
 def _rows(
     kind: JobKind, curves: CapCurves | None = CURVES
 ) -> dict[tuple[object, ...], list[float]]:
-    """(type, GPUs, spread, batch, cap) -> samples per second, watts of one GPU."""
+    """Return rows: (type, GPUs, spread, batch, cap) -> samples per second, watts of one GPU."""
     found = TableOracle(CLUSTER, TABLE, curves).options(kind)
     return {
         (*found.shape(row), int(found.batch[row]), float(found.cap_w[row])): [
@@ -82,14 +82,14 @@ def test_counts_between_and_beyond_are_interpolated() -> None:
 
 
 def test_spread_placements_are_those_that_were_measured() -> None:
-    """The V100 has figures for GPUs on several nodes, the P100 has none."""
+    """The V100 has figures for GPUs on several nodes, and the P100 does not."""
     rows = _rows(KIND)
     assert rows[1, 4, True, 64, 300.0][0] == pytest.approx(500.0)
     assert not any(key[0] == 0 and key[2] for key in rows)
 
 
 def test_more_gpus_than_a_node_go_over_the_network() -> None:
-    """8 V100 on nodes of 4, packed or not, scale as those measured on several nodes."""
+    """8 V100 on nodes of 4, packed or not, scale as measured on several nodes."""
     rows = _rows(replace(KIND, gpus=(8,)))
     beyond = 500.0 * 500.0 / 300.0
     assert rows[1, 8, False, 64, 300.0][0] == pytest.approx(beyond)
@@ -97,7 +97,7 @@ def test_more_gpus_than_a_node_go_over_the_network() -> None:
 
 
 def test_what_was_not_measured_is_left_out() -> None:
-    """Batch 128 was measured on one V100 only; nothing is assumed of two, nor of the P100."""
+    """Batch 128 was measured on one V100 only; two V100, or the P100, get no assumption."""
     rows = _rows(replace(KIND, batches=(64, 128)))
     assert {key[:3] for key in rows if key[3] == 128} == {(1, 1, False)}
     assert not any(key[4] < 100 for key in _rows(replace(KIND, caps=(0.3,))))
@@ -109,7 +109,7 @@ def test_types_are_found_by_the_name_of_their_gpu() -> None:
 
 
 def test_without_curves_power_must_be_in_the_table() -> None:
-    """With it, caps act as on a typical program; without, the error says what to add."""
+    """With power, caps act as on a typical program; without, the error says what to add."""
     with pytest.raises(ConfigError, match="give cap curves, or a column power_w"):
         _rows(KIND, curves=None)
     rows = [ThroughputRow("net", "", "v100", n, 64, False, 100.0 * n, 250.0) for n in (1, 2)]
@@ -129,7 +129,7 @@ def test_without_curves_power_must_be_in_the_table() -> None:
     ],
 )
 def test_what_the_table_does_not_have_is_told(kind: JobKind, said: str) -> None:
-    """With what it has."""
+    """The error lists the existing entries."""
     with pytest.raises(ConfigError, match=said):
         _rows(kind)
 
@@ -144,7 +144,7 @@ def test_another_precision_is_told() -> None:
 
 
 def test_a_cluster_of_other_gpus_is_told() -> None:
-    """Rather than jobs that can never run."""
+    """The error comes before jobs that could never run."""
     h100 = GpuType("h100", gpu_named("h100-sxm"), 70.0)
     cluster = Cluster("new", (h100,), (NodeGroup("h", "h100", 1, 8),))
     with pytest.raises(ConfigError, match="has it on p100, v100; the cluster new has h100"):
@@ -161,7 +161,7 @@ SHIPPED = TableOracle(CLUSTER, load_throughputs([str(THROUGHPUTS)]), load_cap_cu
     caps=st.sets(st.floats(0.4, 1.0), min_size=1, max_size=4),
 )
 def test_shipped_figures_are_physical(model: str, gpus: set[int], caps: set[float]) -> None:
-    """Ordered by shape; lower caps are never quicker nor hungrier; power is within the cap."""
+    """Ordered by shape; lower caps are never faster nor draw more; power is within the cap."""
     batches = tuple(int(batch) for batch in SHIPPED.throughputs.models[model])
     found = SHIPPED.options(JobKind(model, "", tuple(gpus), batches, tuple(caps), may_spread=True))
     assert found.shapes() == sorted(found.shapes())

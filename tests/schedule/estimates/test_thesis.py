@@ -1,4 +1,4 @@
-"""ADR 0031 and the scenario that is shipped say the same."""
+"""Promise: the shipped scenario agrees with ADR 0031."""
 
 from pathlib import Path
 

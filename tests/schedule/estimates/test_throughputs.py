@@ -1,4 +1,4 @@
-"""Tables of throughput, and what lies between and beyond their counts."""
+"""Promises of tables of throughput, and of counts between and beyond their rows."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def _series(points: dict[int, float]) -> ThroughputSeries:
 
 
 def test_measured_counts_are_as_measured() -> None:
-    """No smoothing: what the table says is what is answered, odd points included."""
+    """There is no smoothing: the table's values are returned, odd ones included."""
     series = _series({1: 100.0, 2: 150.0, 8: 900.0})
     assert series.at(np.array([1.0, 2.0, 8.0])) == pytest.approx([100.0, 150.0, 900.0])
 
@@ -46,7 +46,7 @@ def test_between_counts_is_a_line_in_log2() -> None:
     count=st.integers(1, 512),
 )
 def test_beyond_counts_scaling_is_at_most_perfect(rates: list[float], count: int) -> None:
-    """More GPUs than measured are never slower than the most, nor better than in proportion."""
+    """More GPUs than measured are never slower than the largest count, nor better than linear."""
     counts = [2, 4, 8, 16][: len(rates)]
     series = _series(dict(zip(counts, rates, strict=True)))
     found = float(series.at(np.array([float(count)]))[0])
@@ -58,7 +58,7 @@ def test_beyond_counts_scaling_is_at_most_perfect(rates: list[float], count: int
 
 
 def test_one_count_says_nothing_of_others() -> None:
-    """Missing is not perfect scaling."""
+    """A missing value is not perfect scaling."""
     found = _series({1: 100.0}).at(np.array([1.0, 2.0]))
     assert found[0] == pytest.approx(100.0)
     assert np.isnan(found[1])
@@ -80,13 +80,13 @@ def test_a_table_of_our_own(tmp_path: Path) -> None:
 
 
 def test_a_precision_that_is_not_told_is_any(tmp_path: Path) -> None:
-    """Tables without the column hold one precision, whatever the job says."""
+    """A table without the column has one precision, and answers for any."""
     table = load_throughputs([_written(tmp_path, f"{HEAD}\nm,v100,1,8,100\n")])
     assert table.series("m", "bf16", "v100", 8, spread=False) is not None
 
 
 def test_a_job_without_precision_has_the_only_one(tmp_path: Path) -> None:
-    """Where there are several the message asks which."""
+    """Where there are several the message asks for one."""
     rows = "m,v100,1,8,100,fp16\nm,v100,1,16,100,fp16\nm,v100,1,16,50,fp32\n"
     table = load_throughputs([_written(tmp_path, f"{HEAD},precision\n{rows}")])
     assert table.series("m", "", "v100", 8, spread=False) is not None
@@ -160,12 +160,12 @@ def test_later_files_overrule_earlier_ones(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_faults_are_told_by_line(tmp_path: Path, text: str, said: str) -> None:
-    """What is wrong, in which line and column, and what to write."""
+    """The error has line, column, the fault and the right form."""
     with pytest.raises(ConfigError, match=said):
         load_throughputs([_written(tmp_path, text)])
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """Its name is in the message."""
+    """The message has its name."""
     with pytest.raises(ConfigError, match=r"nothing\.csv: cannot be read"):
         load_throughputs([str(tmp_path / "nothing.csv")])

@@ -1,4 +1,4 @@
-"""Many pairs at once are what `predict` says of each."""
+"""Promise: estimates of many pairs at once are those of `predict` for each."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def test_figures_and_intervals_are_those_of_predict(
 
 
 def test_workloads_together_are_as_each_alone() -> None:
-    """Whether they share placements or not, and in whatever order."""
+    """They may share placements or not, and come in any order."""
     gpu = gpu_named("h200")
     model = KernelModel.for_gpu(gpu)
     kind = JobKind("hf:resnet-50", "tf32")

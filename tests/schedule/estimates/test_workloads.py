@@ -1,4 +1,4 @@
-"""Workloads that come with the package."""
+"""Promises of the workloads that ship with the package."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ TEMPLATES = Path(analytic.__file__).parents[1] / "scenarios" / "thesis_templates
 
 
 def test_every_batch_of_the_thesis_is_shipped_and_nothing_else() -> None:
-    """One file per model and batch of the scenario, which says the same of itself."""
+    """One file per model and batch of the scenario, with the same facts inside."""
     expected = set()
     for entry in yaml.safe_load(TEMPLATES.read_text())["models"]:
         kind = JobKind(entry["model"], entry["precision"], sequence=entry.get("sequence"))

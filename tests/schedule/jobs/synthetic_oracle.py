@@ -18,7 +18,7 @@ def made_cluster(nodes: int = 2) -> Cluster:
 
 
 class MadeOracle(Oracle):
-    """Speed grows with gpus^0.9 and batch^0.1, falls with sqrt(cap); 512 is the largest batch."""
+    """An oracle with speed ~ gpus^0.9 batch^0.1 / sqrt(cap), and 512 as the largest batch."""
 
     name = "made"
 

@@ -1,4 +1,4 @@
-"""docs/traces.md says what is true."""
+"""Promises of docs/traces.md."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_its_examples_are_read(tmp_path) -> None:
 
 
 def test_every_format_field_and_unit_is_named() -> None:
-    """Those that ship, and all that a section may say."""
+    """All shipped formats, and all fields of a section."""
     for name in (*known_formats(), *ModelSpec.model_fields, *FIELDS):
         assert re.search(rf"\b{name}\b", PAGE), name
     for name, info in TraceSpec.model_fields.items():

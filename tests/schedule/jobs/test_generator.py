@@ -1,4 +1,4 @@
-"""A generated workload is what thesis 5.5.1 describes, and repeats."""
+"""Promises of generated workloads: they follow thesis 5.5.1, and repeat."""
 
 from dataclasses import fields, replace
 
@@ -50,13 +50,13 @@ def test_the_same_seed_gives_the_same_jobs_and_another_seed_others() -> None:
     ],
 )
 def test_changing_one_aspect_leaves_the_others_as_they_were(changed, columns) -> None:
-    """A comparison of two settings is not blurred by other dice."""
+    """A comparison of two settings is not blurred by other random draws."""
     made = replace(MADE, arrivals=Arrivals(rate_per_s=0.005, count=4_000))
     assert differing(made.table(3, ORACLE), replace(made, **changed).table(3, ORACLE)) == columns
 
 
 def test_a_longer_workload_begins_with_the_shorter_one() -> None:
-    """More hours or jobs add to what was there."""
+    """More hours or jobs extend the earlier ones."""
     short = replace(MADE, arrivals=Arrivals(rate_per_s=0.005, horizon_s=1e5)).table(1, ORACLE)
     counted = replace(MADE, arrivals=Arrivals(rate_per_s=0.005, count=len(short))).table(1, ORACLE)
     long = MADE.table(1, ORACLE)
@@ -90,7 +90,7 @@ def test_an_urgent_job_is_due_factor_times_its_best_runtime_after_it_came() -> N
 
 
 def test_more_urgent_jobs_keep_those_that_were() -> None:
-    """A sweep over the share compares like with like."""
+    """A sweep over the share compares the same jobs."""
     few = MADE.table(2, ORACLE).urgent
     many = replace(MADE, deadlines=Deadlines(share=0.3, factor=3.5)).table(2, ORACLE).urgent
     assert many.sum() > few.sum() and np.all(many[few])
@@ -116,7 +116,7 @@ def test_rigid_jobs_have_one_gpu_count_and_a_batch_that_fits() -> None:
 
 
 def test_a_kind_that_fits_nowhere_stays_and_has_no_deadline() -> None:
-    """Jobs that can never run are reported later, not lost here."""
+    """Jobs that can never run are reported later, not dropped here."""
     never = JobTemplate(JobKind("huge", batches=(4096,)), 1.0, 1.0)
     made = replace(MADE, templates=(never,), deadlines=Deadlines(share=1.0, factor=2.0), rigid=True)
     jobs = made.table(0, ORACLE)
@@ -124,7 +124,7 @@ def test_a_kind_that_fits_nowhere_stays_and_has_no_deadline() -> None:
 
 
 def test_arrivals_follow_the_hours_of_the_day() -> None:
-    """Weights 0, 1, 3 of thirds of a day, over ten days, the mean rate kept."""
+    """Weights 0, 1, 3 of thirds of a day, over ten days, with the mean rate unchanged."""
     arrivals = Arrivals(rate_per_s=0.01, horizon_s=864_000, daily=(0, 1, 3))
     jobs = replace(MADE, arrivals=arrivals).table(5, ORACLE)
     thirds = np.bincount((jobs.arrival_s % 86_400 // 28_800).astype(int), minlength=3)
@@ -142,7 +142,7 @@ def test_arrivals_follow_the_hours_of_the_day() -> None:
     ],
 )
 def test_arrivals_that_make_no_sense_are_refused(wrong, said) -> None:
-    """Each with what is wrong."""
+    """Each error says what is wrong."""
     with pytest.raises(ValidationError, match=said):
         Arrivals(**wrong)
 

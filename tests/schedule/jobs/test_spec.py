@@ -1,4 +1,4 @@
-"""The jobs section of a scenario: what is allowed, and what comes of it."""
+"""Promises of the jobs section of a scenario: allowed fields, and resulting jobs."""
 
 import os
 from typing import Any
@@ -31,7 +31,7 @@ def faults(section: dict[str, Any]) -> str:
 
 
 def test_generated_jobs() -> None:
-    """Thesis 5.5.1 in a few lines."""
+    """A few lines describe thesis 5.5.1."""
     spec = JobsSpec(
         **MADE, users={"count": 5, "majority": 0.5}, deadlines={"share": 0.1, "factor": 3.5}
     )
@@ -42,8 +42,8 @@ def test_generated_jobs() -> None:
     assert JobsSpec(**spec.model_dump()).table(3, CLUSTER, ORACLE).kinds == jobs.kinds
 
 
-def test_a_trace_is_found_beside_the_scenario_and_cut(tmp_path) -> None:
-    """By its relative path; a file alone may be a text."""
+def test_a_trace_is_found_next_to_the_scenario_and_cut(tmp_path) -> None:
+    """The path is relative to the scenario; a file name alone may be plain text."""
     (tmp_path / "t.csv").write_text(ROWS)
     models = [{"model": "vit", "batches": [32]}]
     spec = JobsSpec(models=models, trace="t.csv").located(tmp_path)
@@ -55,7 +55,7 @@ def test_a_trace_is_found_beside_the_scenario_and_cut(tmp_path) -> None:
 
 
 def test_a_trace_is_read_once_and_again_when_it_changes(tmp_path) -> None:
-    """Every seed and policy of a campaign asks for it."""
+    """Every seed and policy of a campaign reads it."""
     file = tmp_path / "t.csv"
     file.write_text(ROWS)
     spec = JobsSpec(models=[MODEL], trace=str(file))
@@ -67,7 +67,7 @@ def test_a_trace_is_read_once_and_again_when_it_changes(tmp_path) -> None:
 
 
 def test_a_saved_table_is_taken_as_it_is(tmp_path) -> None:
-    """With its models and work; cutting it is refused, not forgotten."""
+    """It keeps its models and work; a request to cut it is refused, not ignored."""
     jobs = JobsSpec(**MADE).table(0, CLUSTER, ORACLE)
     save_jobs(jobs, tmp_path / "jobs.csv")
     trace = {"file": str(tmp_path / "jobs.csv")}
@@ -119,12 +119,12 @@ def test_faults_name_their_field(changed, said) -> None:
     ],
 )
 def test_faults_of_a_trace_section(trace, said) -> None:
-    """The same."""
+    """They name their field as well."""
     assert said in faults({"models": [MODEL], "trace": trace})
 
 
 def test_shorthands() -> None:
-    """One value for a list, per cent for shares, a name for a model, ranges of work."""
+    """One value for a list, percent for shares, a name for a model, ranges of work."""
     spec = JobsSpec(
         models=[{"model": "vit", "gpus": 4, "caps": "70%", "work": {"least": 1e5, "most": 1e6}}],
         generate={"rate_per_s": 1, "count": 50, "priorities": {0: 0.5, 5: 0.5}},
@@ -144,7 +144,7 @@ SERVED = {"model": "hf:llama-3.1-8b", "serve": {"requests_per_s": 4, "duration":
 
 
 def test_services_last_as_long_as_the_section_says() -> None:
-    """Work is in seconds, within the bounds; a single duration is that of all."""
+    """Work is in seconds, within the bounds; a single duration applies to all."""
     jobs = JobsSpec(**{**MADE, "models": [SERVED]}).table(1, CLUSTER, ORACLE)
     assert 3600 <= jobs.work.min() < jobs.work.max() <= 7200
     assert jobs.kinds[0].label == "llama-3.1-8b service"
@@ -166,5 +166,5 @@ def test_services_last_as_long_as_the_section_says() -> None:
     ],
 )
 def test_what_a_layout_and_a_service_refuse(model: dict[str, Any], said: str) -> None:
-    """Each fault says which field, and what belongs there."""
+    """Each error names the field and its valid values."""
     assert said in faults({**MADE, "models": [model]})

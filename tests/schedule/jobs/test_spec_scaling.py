@@ -1,4 +1,4 @@
-"""Parts and scales of a trace."""
+"""Promises of parts and scales of a trace."""
 
 import numpy as np
 import pytest
@@ -21,12 +21,12 @@ TRACE = Trace(
 
 
 def test_nothing_asked_is_nothing_done() -> None:
-    """The very same trace."""
+    """The trace is unchanged."""
     assert Scaling().of(TRACE, 0) is TRACE
 
 
 def test_a_part_of_the_time_begins_at_0() -> None:
-    """The end is not included; users without jobs are gone; deadlines move along."""
+    """The end is excluded; users without jobs are removed; deadlines shift along."""
     part = Scaling(begin_s=600, end_s=700).of(TRACE, 0)
     assert part.names == tuple(map(str, range(60, 70))) and part.user.values == ("b",)
     assert part.arrival_s[0] == 0 and part.deadline_s[0] == 90
@@ -36,7 +36,7 @@ def test_a_part_of_the_time_begins_at_0() -> None:
 
 
 def test_the_first_and_a_sample() -> None:
-    """A larger sample holds the smaller one, in order; other seeds draw others."""
+    """A larger sample contains the smaller one, in order; other seeds draw others."""
     assert Scaling(head=3).of(TRACE, 0).names == ("0", "1", "2")
     few, more = (set(Scaling(sample=n).of(TRACE, 7).names) for n in (10, 30))
     assert len(few) == 10 and few < more
@@ -46,7 +46,7 @@ def test_the_first_and_a_sample() -> None:
 
 
 def test_time_work_and_gpus_scale() -> None:
-    """Twice as fast, half as long, 1.5 x the GPUs; the time a job is given shrinks with it."""
+    """Twice as fast, half as long, 1.5 x the GPUs; the time to the deadline shrinks with it."""
     scaled = Scaling(speed=2, work=0.5, gpus=1.5).of(TRACE, 0)
     assert scaled.arrival_s[10] == 50 and scaled.duration_s[0] == 30 and scaled.samples[0] == 500
     assert scaled.deadline_s[10] == 50 + 45
@@ -61,6 +61,6 @@ def test_time_work_and_gpus_scale() -> None:
     [{"speed": 0}, {"work": -1}, {"gpus": np.inf}, {"head": 0}, {"sample": -1}, {"end_s": 0}],
 )
 def test_scales_that_make_no_sense_are_refused(wrong) -> None:
-    """By name."""
+    """The error names the field."""
     with pytest.raises(ValidationError, match=next(iter(wrong)).removesuffix("_s")):
         Scaling(**wrong)

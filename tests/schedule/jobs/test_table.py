@@ -1,4 +1,4 @@
-"""A table of jobs written as CSV is read back as it was."""
+"""Promises of a table of jobs as CSV: it reads back as written."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ JOBS = JobTable(
 
 
 def test_every_kind_is_read_back_as_it_was(tmp_path) -> None:
-    """Layouts and services as well; a setting that is not known is refused with its line."""
+    """This includes layouts and services; an unknown setting is refused with its line."""
     number = np.arange(len(KINDS))
     none = np.zeros(len(KINDS))
     file = tmp_path / "jobs.csv"
@@ -52,7 +52,7 @@ def same(one: JobTable, other: JobTable) -> bool:
 
 
 def test_what_is_saved_is_loaded(tmp_path) -> None:
-    """To the last bit, with and without names, and none at all."""
+    """To the last bit, with and without names, and with no jobs."""
     file = tmp_path / "jobs.csv"
     for jobs in (JOBS, replace(JOBS, names=())):
         save_jobs(jobs, file)
@@ -104,7 +104,7 @@ def test_any_figures_come_back(tmp_path, rows) -> None:
     ],
 )
 def test_faults_of_a_table_are_named_by_line(tmp_path, old, new, said) -> None:
-    """People edit these files."""
+    """People edit these files by hand."""
     file = tmp_path / "jobs.csv"
     save_jobs(JOBS, file)
     file.write_text(file.read_text().replace(old, new, 1))
@@ -114,7 +114,7 @@ def test_faults_of_a_table_are_named_by_line(tmp_path, old, new, said) -> None:
 
 
 def test_places_that_cannot_be_written_or_read(tmp_path) -> None:
-    """The system's reason."""
+    """The error has the system's reason."""
     with pytest.raises(ConfigError, match="cannot be written: No such file"):
         save_jobs(JOBS, tmp_path / "no" / "jobs.csv")
     with pytest.raises(ConfigError, match="cannot be read: No such file"):

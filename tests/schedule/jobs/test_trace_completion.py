@@ -1,4 +1,4 @@
-"""What a trace lacks is drawn by seed, reproduces its durations, and is said in notes."""
+"""Promises of completed traces: missing data is drawn by seed, keeps durations, and is noted."""
 
 from dataclasses import replace
 
@@ -49,7 +49,9 @@ def words(*values: str) -> Coded:
 @pytest.mark.parametrize("rigid", [False, True])
 @pytest.mark.parametrize("reference", ["v100", "a100"])
 def test_durations_are_those_of_the_trace_on_the_reference_gpu(rigid, reference) -> None:
-    """At the asked number of GPUs, full power, fastest batch it may have: the same seconds."""
+    """At the requested number of GPUs, full power and the fastest batch, the seconds are the
+    same.
+    """
     jobs = replace(BOTH, rigid=rigid, reference=reference).table(TRACE, 0, CLUSTER, ORACLE)
     number = [each.name for each in CLUSTER.types].index(reference)
     for job in range(0, ROWS, 7):
@@ -60,7 +62,7 @@ def test_durations_are_those_of_the_trace_on_the_reference_gpu(rigid, reference)
 
 
 def test_jobs_may_take_half_the_same_and_twice_the_gpus() -> None:
-    """Within the largest type of the cluster, 16; odd numbers are halved downwards."""
+    """At most 16, the largest type of the cluster; odd numbers are halved downwards."""
     jobs = Completion((BERT,)).table(few((1, 2, 3, 16)), 0, CLUSTER, ORACLE)
     assert [jobs.kinds[k].gpus for k in jobs.kind] == [(1, 2), (1, 2, 4), (1, 3, 6), (8, 16)]
 
@@ -77,14 +79,14 @@ def test_rigid_jobs_take_what_they_asked_for_and_one_batch() -> None:
 
 
 def test_the_oracle_is_asked_for_few_kinds() -> None:
-    """Models x GPU counts, not jobs."""
+    """It is called for models x GPU counts, not for jobs."""
     oracle = MadeOracle(CLUSTER)
     jobs = BOTH.table(TRACE, 0, CLUSTER, oracle)
     assert len(jobs.kinds) == len(oracle.asked) == 2 * 4
 
 
 def test_models_are_drawn_by_weight_and_seed() -> None:
-    """Three BERTs to one ViT; other seeds draw others, and nothing else changes."""
+    """Three BERTs to one ViT; other seeds draw others, and other draws stay the same."""
     jobs = BOTH.table(TRACE, 0, CLUSTER, ORACLE)
     share = np.mean([jobs.kinds[k].model == "bert" for k in jobs.kind])
     assert abs(share - 0.75) < 0.05
@@ -94,7 +96,7 @@ def test_models_are_drawn_by_weight_and_seed() -> None:
 
 
 def test_models_can_be_bound_to_gpus_and_durations() -> None:
-    """By classes; a job that suits none is drawn from all, and said."""
+    """Classes decide; a job that fits none is drawn from all, with a note."""
     small = replace(VIT, trace_gpus=(1, 2), trace_s=(0, 1000.0))
     large = replace(BERT, trace_gpus=(8, 64))
     completion = Completion((small, large))
@@ -107,7 +109,7 @@ def test_models_can_be_bound_to_gpus_and_durations() -> None:
 
 
 def test_models_and_samples_of_the_trace_are_kept() -> None:
-    """By name, short name or other names; unknown ones are drawn and keep their durations."""
+    """By name, short name or alias; unknown ones are drawn and keep their durations."""
     trace = few(
         (1, 1, 1, 1),
         (100.0, 100.0, 100.0, np.nan),
@@ -149,7 +151,10 @@ def test_users_and_deadlines_are_drawn_where_the_trace_has_none() -> None:
 
 
 def test_gpu_types_of_the_trace_tell_where_durations_come_from() -> None:
-    """An A100 is twice a V100 here: twice the work in the same time. Unknown ones: the usual."""
+    """An A100 is twice a V100 here: twice the work in the same time.
+
+    Unknown types are the default.
+    """
     trace = few((1, 1, 1), gpu_type=words("A100", "V100", "MISC"))
     jobs = Completion((BERT,)).table(trace, 0, CLUSTER, ORACLE)
     assert jobs.work[0] == pytest.approx(2 * jobs.work[1]) and jobs.work[2] == jobs.work[1]
@@ -158,7 +163,7 @@ def test_gpu_types_of_the_trace_tell_where_durations_come_from() -> None:
 
 
 def test_jobs_can_be_tied_to_the_types_of_the_trace() -> None:
-    """Unknown ones are refused with the cluster's, or renamed."""
+    """Unknown types are refused with the cluster's types, or renamed."""
     trace = few((1, 1), gpu_type=words("A100", "MISC"))
     tied = Completion((BERT,), match_types=True)
     with pytest.raises(ConfigError, match=r"t\.csv: GPU type 'MISC' \(1 jobs\).* v100, a100"):

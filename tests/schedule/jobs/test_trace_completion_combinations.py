@@ -1,4 +1,4 @@
-"""Distinct rows of columns, by counting or sorting."""
+"""Promises of distinct rows of columns, by counting or sorting."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from wattloop.schedule.jobs.trace_completion import Combinations
 @settings(max_examples=40, deadline=None)
 @given(rows=st.lists(st.tuples(st.integers(-2, 3), st.integers(0, 500), st.integers(0, 2))))
 def test_rows_are_found_again(widest, rows) -> None:
-    """Each row points at itself; combinations are in order, counted, and none is twice."""
+    """Each row points at itself; combinations are ordered, counted and unique."""
     columns = np.array(rows, np.int64).reshape(-1, 3).T
     before, trace_completion.WIDEST = trace_completion.WIDEST, widest
     try:

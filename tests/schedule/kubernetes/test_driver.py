@@ -1,4 +1,4 @@
-"""Promises of the Kubernetes driver: a policy decides, and nothing waits for one that died."""
+"""Promises of the Kubernetes driver: a policy decides, and no job waits for a killed driver."""
 
 import json
 import threading
@@ -159,7 +159,7 @@ def test_an_observer_changes_nothing_and_says_what_it_would_do(world: World) -> 
 
 
 def test_a_policy_that_sets_caps_writes_them_for_the_nodes_agent(world: World) -> None:
-    """Into the template while the Job is suspended; a cap of the user's own stays."""
+    """The cap is in the template while the Job is suspended; a cap of the user's own stays."""
     described = {"wattloop.dev/job": "wattloop:model=resnet-50,batch=128,work=1000000,caps=0.6"}
     world.api.add(job("j0", annotations=described))
     own = {"wattloop.dev/power-cap": "350W"}
@@ -178,7 +178,7 @@ def test_a_policy_that_sets_caps_writes_them_for_the_nodes_agent(world: World) -
     assert caps[1] == "350W"
 
 
-# -- a driver that dies --------------------------------------------------------------------
+# -- a killed driver ----------------------------------------------------------------------
 
 
 def test_a_driver_shows_its_policy_the_delay_and_an_observer_does_not(world: World) -> None:
@@ -215,7 +215,7 @@ def test_a_killed_drivers_jobs_are_released_when_its_lease_expires(
     assert len(world.suspended()) == 4
     words = ["k8s", "release", "--if-expired", "--api", world.api.url, "--lease-namespace"]
     assert main([*words, "wattloop"]) == 0
-    assert len(world.suspended()) == 4  # it may live: its lease has not expired
+    assert len(world.suspended()) == 4  # it may be running: its lease has not expired
     old = {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}}
     world.api.change("leases", "wattloop", "wattloop-driver", old, "coordination.k8s.io")
     assert main([*words, "wattloop"]) == 0
@@ -229,14 +229,14 @@ def test_a_restarted_driver_goes_on_and_a_second_one_waits(world: World) -> None
     first = world.driver()
     first.begin()
     first.round()
-    again = world.driver()  # the same pod, restarted: nothing but the objects tells it
+    again = world.driver()  # the same pod, restarted: only the objects have its state
     again.begin()
     assert again.round().starts == []
     other = world.driver(holder="d2")
     with pytest.raises(KubernetesAway, match="another driver, d1"):
         other.begin()
     other.restore()
-    assert world.suspended() == ["j2"]  # not its to release
+    assert world.suspended() == ["j2"]  # not for it to release
     again.restore()
     other.begin()
 
@@ -294,7 +294,7 @@ def test_a_preempted_job_is_marked_and_released(world: World) -> None:
     assert world.suspended() == []
 
 
-# -- an API server that is not well --------------------------------------------------------
+# -- a faulty API server ------------------------------------------------------------------
 
 
 def test_an_api_server_that_goes_away_is_waited_for(world: World) -> None:
@@ -397,7 +397,7 @@ def test_workloads_of_kueue_wait_for_their_check(world: World) -> None:
     assert len(driver.round().starts) == 2
     assert [states(f"w{n}")["power"] for n in range(3)] == ["Ready", "Ready", "Pending"]
     assert states("w0")["other"] == "Ready"
-    assert driver.round().starts == []  # their GPUs are taken, though no pod runs yet
+    assert driver.round().starts == []  # their GPUs are assigned, though no pod runs yet
     driver.restore()
     assert states("w2")["power"] == "Ready"
 

@@ -1,4 +1,4 @@
-"""Figures of a simulation that can be worked out by hand."""
+"""Promises of the figures of a simulation, checked by hand."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from wattloop.schedule.step_function import StepFunction
 
 
 def simulated(jobs: JobTable, **settings: object) -> SimulationResult:
-    """FIFO on two GPUs."""
+    """Simulate FIFO on two GPUs."""
     cluster = small_cluster()
     return Simulation(
         cluster,
@@ -64,7 +64,7 @@ def test_a_deadline_is_missed_when_late_or_overdue_and_open_when_still_to_come()
 
 
 def test_without_deadlines_there_is_no_miss_rate() -> None:
-    """Missing is not zero."""
+    """A missing rate is not zero."""
     assert metrics_of(simulated(jobs_of([(0.0, 1.0)]))).miss_rate is None
 
 
@@ -89,7 +89,7 @@ def test_carbon_follows_the_hour() -> None:
 
 
 def test_jains_index_at_its_ends() -> None:
-    """Equal shares give 1, one of four with everything 1/4."""
+    """Equal shares give 1; one of four with all of it gives 1/4."""
     assert jain(np.array([3.0, 3.0, 3.0])) == pytest.approx(1.0)
     assert jain(np.array([8.0, 0.0, 0.0, 0.0])) == pytest.approx(0.25)
     assert jain(np.array([])) is None
@@ -114,19 +114,19 @@ def test_a_difference_from_a_negative_cost_has_no_percentage() -> None:
 
 
 def test_differences_are_paired_by_seed() -> None:
-    """Seeds differ much, policies little: only the pairs show it."""
+    """Seeds differ a lot, and policies a little: only the pairs show it."""
     a = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0]
     b = [value - 1.0 - 0.01 * number for number, value in enumerate(a)]
     found = compare(a, b)
     assert found is not None and found.half_width is not None
     assert found.mean == pytest.approx(-1.03)
     assert found.half_width < 0.03
-    assert found.p_value == pytest.approx(2 / 2**7)  # only all signs alike are as extreme
+    assert found.p_value == pytest.approx(2 / 2**7)  # only equal signs are as extreme
     assert found.relative == pytest.approx(-1.03 / 40)
 
 
 def test_one_seed_has_no_interval_and_no_test() -> None:
-    """Nothing is known of its spread."""
+    """Its spread is unknown."""
     found = compare([1.0], [2.0])
     assert found is not None
     assert (found.half_width, found.p_value) == (None, None)
@@ -134,7 +134,7 @@ def test_one_seed_has_no_interval_and_no_test() -> None:
 
 
 def test_chance_gives_a_large_p_value() -> None:
-    """Differences of both signs are no difference; many seeds take the sampled test."""
+    """Differences of both signs are within chance; many seeds use the sampled test."""
     a = [0.0] * 20
     b = [(-1.0) ** number for number in range(20)]
     found = compare(a, b)

@@ -1,4 +1,4 @@
-"""Jobs on a handful of GPUs, with times and powers that a test writes down."""
+"""Jobs on a few GPUs, with times and powers that a test sets."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -30,7 +30,7 @@ class Job(NamedTuple):
 
 
 class WrittenOracle(Oracle):
-    """What the test wrote down, on GPU type 0."""
+    """The figures that the test wrote down, on GPU type 0."""
 
     name = "written"
 
@@ -45,7 +45,7 @@ def starts(
     policy: str | Policy, tables: Mapping[str, Rows], jobs: Sequence[Job],
     cluster: Cluster | None = None, settings: EngineSettings | None = None,
 ) -> list[tuple[int, float, int]]:  # fmt: skip
-    """(job, when, on how many GPUs) in the order in which jobs start; two GPUs unless given."""
+    """Return (job, start time, number of GPUs) in the order of starts; two GPUs by default."""
     policy = policy_from(policy) if isinstance(policy, str) else policy
     oracle = WrittenOracle(tables)
     simulation = Simulation(
@@ -66,7 +66,7 @@ def starts(
 
 
 def table(tables: Mapping[str, Rows], jobs: Sequence[Job]) -> JobTable:
-    """The jobs as columns."""
+    """Return the jobs as columns."""
     models = list(tables)
     return JobTable(
         kinds=tuple(JobKind(model) for model in models),

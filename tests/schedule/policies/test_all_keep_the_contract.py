@@ -11,14 +11,14 @@ from wattloop.testing.synthetic_cluster import random_world
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_that_ships_keeps_the_contract(name: str) -> None:
-    """In usual and in random clusters, until all is done."""
+    """In usual and in random clusters, until all jobs are done."""
     check_policy(lambda: policy_from(name))
 
 
 @settings(max_examples=60, deadline=None)
-@example(name="aurachronos", seed=1057)  # in time only on more GPUs than there are
+@example(name="aurachronos", seed=1057)  # in time only on more GPUs than exist
 @example(name="helios", seed=1057)
-@example(name="pollux-osdi21", seed=1314535974)  # 16 GPUs are there, and never in whole nodes
+@example(name="pollux-osdi21", seed=1314535974)  # 16 GPUs exist, but never in whole nodes
 @example(name="themis-nsdi20", seed=1314535974)
 @given(name=st.sampled_from(sorted(POLICIES)), seed=st.integers(0, 2**31))
 def test_any_of_them_keeps_it_anywhere(name: str, seed: int) -> None:

@@ -29,7 +29,7 @@ def _run(jobs: JobTable, gpus: int = 2, policy: AuraChronos | None = None) -> Si
 
 
 def test_the_job_that_loses_least_is_stopped_for_a_deadline() -> None:
-    """Of two victims the younger one, which has used less energy; the urgent job starts at once."""
+    """Of two candidates the younger one, with less energy so far; the urgent job starts at once."""
     done = _run(jobs_of([(0, 1000), (50, 1000), (60, 100)], deadlines_s=[NEVER, NEVER, 170]))
     assert done.preemptions.tolist() == [0, 1, 0]
     assert done.started_s[2] == pytest.approx(60)
@@ -38,7 +38,7 @@ def test_the_job_that_loses_least_is_stopped_for_a_deadline() -> None:
 
 
 def test_nobody_is_stopped_when_a_gpu_is_free_in_time() -> None:
-    """The first job is believed to end at 100, and 100 + 100 is before the deadline."""
+    """The first job is estimated to end at 100, and 100 + 100 is before the deadline."""
     done = _run(jobs_of([(0, 100), (0, 1000), (60, 100)], deadlines_s=[NEVER, NEVER, 210]))
     assert not done.preemptions.any()
     assert done.started_s[2] == pytest.approx(100)
@@ -46,7 +46,7 @@ def test_nobody_is_stopped_when_a_gpu_is_free_in_time() -> None:
 
 
 def test_others_do_not_take_what_an_urgent_job_waits_for() -> None:
-    """Two GPUs are needed: the one that is free already stays so, though a job waits for it."""
+    """Two GPUs are needed: the free one stays free, though a job waits for it."""
     jobs = jobs_of([(0, 100), (10, 100), (20, 500)], deadlines_s=[NEVER, 320, NEVER])
     pair = type(jobs.kinds[0])("pair", gpus=(2,))
     jobs = JobTable(
@@ -72,7 +72,7 @@ def test_nobody_is_stopped_for_a_deadline_that_cannot_be_kept() -> None:
 
 
 def test_urgent_jobs_are_not_stopped_for_urgent_ones_that_leave_them_no_time() -> None:
-    """The one that runs keeps its deadline."""
+    """The running one meets its deadline."""
     jobs = jobs_of([(0, 100), (0, 100), (10, 100)], deadlines_s=[150, 150, 120])
     done = _run(jobs)
     assert not done.preemptions.any()
@@ -80,7 +80,7 @@ def test_urgent_jobs_are_not_stopped_for_urgent_ones_that_leave_them_no_time() -
 
 
 def test_an_urgent_job_with_time_to_spare_makes_way_for_one_without() -> None:
-    """Both deadlines are kept, which neither order of arrival nor patience could."""
+    """Both deadlines are met, which neither order of arrival nor patience could achieve."""
     jobs = jobs_of([(0, 100), (10, 100)], deadlines_s=[300, 120])
     done = _run(jobs, gpus=1)
     assert done.preemptions.tolist() == [1, 0]
@@ -88,7 +88,7 @@ def test_an_urgent_job_with_time_to_spare_makes_way_for_one_without() -> None:
 
 
 def test_no_job_is_stopped_more_often_than_allowed() -> None:
-    """Urgent jobs keep coming; the victim of two of them is left alone by the third."""
+    """Urgent jobs keep coming; a job stopped twice is not stopped for the third."""
     rows = [(0.0, 1000.0), *((100.0 * n, 50.0) for n in range(1, 6))]
     done = _run(jobs_of(rows, deadlines_s=[NEVER, *(100.0 * n + 60 for n in range(1, 6))]), gpus=1)
     assert done.preemptions.tolist() == [2, 0, 0, 0, 0, 0]
@@ -96,14 +96,14 @@ def test_no_job_is_stopped_more_often_than_allowed() -> None:
 
 
 def test_an_impatient_one_stops_others_though_it_could_still_wait() -> None:
-    """Patience is a share of the slack: what is left of it is for urgent jobs to come."""
+    """Patience is a share of the slack: the rest of it is for later urgent jobs."""
     jobs = jobs_of([(0, 100), (60, 100)], deadlines_s=[NEVER, 210])
     assert not _run(jobs, gpus=1, policy=AuraChronos(patience=1.0)).preemptions.any()
     assert _run(jobs, gpus=1, policy=AuraChronos(patience=0.2)).preemptions.tolist() == [1, 0]
 
 
 def test_without_deadlines_it_is_zeus() -> None:
-    """Event by event."""
+    """The events are the same, one by one."""
     cluster, oracle = two_types(), WrongOracle(0.1)
     jobs = random_jobs(5, 60, urgent=0.0)
     hashes = [

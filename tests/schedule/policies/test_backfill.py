@@ -1,4 +1,4 @@
-"""Promise: later jobs fill gaps, and the first one is not held up by it."""
+"""Promise: later jobs fill gaps without delaying the first one."""
 
 from collections.abc import Sequence
 
@@ -34,13 +34,13 @@ def test_gaps_are_filled_at_the_next_look() -> None:
 
 
 def test_a_job_that_would_end_later_waits() -> None:
-    """From 20 s to 110 s would hold job 1 up by 10 s."""
+    """From 20 s to 110 s would delay job 1 by 10 s."""
     jobs = [*FIRST, Job("solo", 20, 90)]
     assert starts("backfill", TABLES, jobs) == [(0, 0.0, 1), (1, 100.0, 2), (2, 200.0, 1)]
 
 
 def test_a_job_on_gpus_that_are_not_needed_goes_ahead() -> None:
-    """Two nodes of four: job 3 stays beyond the promise, on a node where it delays no job.
+    """Two nodes of four: job 3 runs beyond the promise, on a node where it delays no job.
 
     Jobs 0 and 1 have three GPUs of each node, until 100 s and 500 s; job 2 needs four and is
     promised node 0 at 100 s. A long job may have the GPU of node 1 but which it gets is not for the
@@ -64,7 +64,7 @@ def test_what_one_job_leaves_over_is_not_given_away_twice() -> None:
 
 
 class Noted(Backfill):
-    """Remembers what it promised."""
+    """A policy that records its promises."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Noted(Backfill):
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_with_exact_estimates_the_first_job_starts_when_it_was_promised(seed: int) -> None:
-    """Whatever comes after it, on clusters of all shapes, with jobs of all kinds."""
+    """Later jobs do not matter, on clusters of all shapes, with jobs of all kinds."""
     world = random_world(seed)
     policy = Noted()
     result = Simulation(world.cluster, world.jobs, policy, truth=world.truth).run()

@@ -21,7 +21,7 @@ def _few(
     kind: JobKind | None = None,
     **group: float,
 ) -> SimulationResult:
-    """Jobs on two A100s of 300 W (50 W idle)."""
+    """Return jobs on two A100s of 300 W (50 W idle)."""
     cluster = small_cluster(**group)
     rules = EngineSettings(budget_w=budget, strict=True, checks=True)
     jobs = jobs_of(rows, kind=kind)
@@ -36,7 +36,7 @@ def test_the_second_job_waits_for_power_though_a_gpu_is_free() -> None:
 
 
 def test_both_start_when_the_budget_is_just_enough() -> None:
-    """Idle power of the GPUs that are taken does not count twice."""
+    """Idle power of the allocated GPUs does not count twice."""
     done = _few(StepFunction.constant(2 * BUSY_W + 0.01), [(0, 100), (0, 100)])
     assert done.started_s.tolist() == [0, 0]
 
@@ -49,7 +49,7 @@ def test_a_job_takes_fewer_gpus_when_all_would_break_the_budget() -> None:
 
 
 def test_hosts_count() -> None:
-    """What a host draws more for a GPU at work is part of the projection."""
+    """The additional power of a host with a GPU at work is part of the projection."""
     budget = StepFunction.constant(2 * BUSY_W + 0.01)
     done = _few(budget, [(0, 100), (0, 100)], host_busy_w_per_gpu=20.0)
     assert done.started_s.tolist() == [0, 100]
@@ -57,7 +57,7 @@ def test_hosts_count() -> None:
 
 
 def test_a_budget_that_falls_before_the_job_would_end_keeps_it_waiting() -> None:
-    """A start has to keep the budgets to come, too."""
+    """A start has to meet later budgets, too."""
     budget = StepFunction((0.0, 50.0, 200.0), (1000.0, 340.0, 1000.0))
     done = _few(budget, [(0, 100), (0, 40)])
     assert done.started_s.tolist() == [200, 0]
@@ -66,7 +66,7 @@ def test_a_budget_that_falls_before_the_job_would_end_keeps_it_waiting() -> None
 
 
 def test_a_job_that_stays_longer_than_believed_is_stopped_when_the_budget_falls() -> None:
-    """Interference is in no estimate: the last resort is to stop what loses least."""
+    """Interference is in no estimate: the last resort is to stop the job that loses least."""
     cluster = small_cluster()
     rules = EngineSettings(
         budget_w=StepFunction((0.0, 105.0), (1000.0, 380.0)),
@@ -83,10 +83,10 @@ def test_a_job_that_stays_longer_than_believed_is_stopped_when_the_budget_falls(
 
 
 def test_an_oracle_that_errs_more_than_it_says_does_not_make_it_start_and_stop_for_ever() -> None:
-    """Each stop makes it doubt the estimate more."""
+    """Each stop makes it trust the estimate less."""
 
     class Liar(WrongOracle):
-        """Says that it is exact, and is not."""
+        """An oracle that states exactness and errs."""
 
         power_error = 0.0
         time_error = 0.0
@@ -106,7 +106,7 @@ def test_an_oracle_that_errs_more_than_it_says_does_not_make_it_start_and_stop_f
 
 
 def test_a_node_that_comes_back_finds_its_idle_power_left_over() -> None:
-    """Power of a dead node is not given away."""
+    """Power of a failed node is not used for other jobs."""
     cluster = small_cluster(nodes=2, gpus_per_node=2)
     rules = EngineSettings(
         budget_w=StepFunction.constant(4 * IDLE_W + BUSY_W),
@@ -121,7 +121,7 @@ def test_a_node_that_comes_back_finds_its_idle_power_left_over() -> None:
 
 
 def test_without_a_budget_it_is_zeus() -> None:
-    """Event by event."""
+    """The events are the same, one by one."""
     cluster, oracle = two_types(), WrongOracle(0.1)
     runs = [
         Simulation(cluster, random_jobs(3, 60), policy, truth=oracle, oracle=oracle).run()
@@ -163,7 +163,7 @@ def test_never_above_budgets_that_change_with_estimates_off_by_a_tenth(
 
 
 def _parted(keeps: Keeps, budget: StepFunction, work: float = 250) -> SimulationResult:
-    """One job of 250 s on one of two GPUs."""
+    """Simulate one job of 250 s on one of two GPUs."""
     cluster = small_cluster()
     rules = EngineSettings(
         budget_w=budget, preemption=Preemption(keeps=keeps, checkpoint_period_s=30.0), strict=True
@@ -173,7 +173,7 @@ def _parted(keeps: Keeps, budget: StepFunction, work: float = 250) -> Simulation
 
 
 def test_a_job_longer_than_the_budget_lasts_runs_in_parts() -> None:
-    """Power for 100 s of every 200: it is stopped when the budget falls, and gets on each time."""
+    """Power for 100 s of every 200: it is stopped when the budget falls, and advances each time."""
     budget = StepFunction((0.0, 100.0), (1000.0, 200.0), 200.0)
     for keeps in (Keeps.ITERATIONS, Keeps.CHECKPOINTS):
         done = _parted(keeps, budget)
@@ -183,7 +183,7 @@ def test_a_job_longer_than_the_budget_lasts_runs_in_parts() -> None:
 
 
 def test_what_is_left_is_impossible_and_says_why() -> None:
-    """Not enough power at any time; or not for long enough, with nothing kept."""
+    """Not enough power at any time, or not for long enough without checkpoints."""
     low = _parted(Keeps.ITERATIONS, StepFunction.constant(200.0))
     assert low.left == {0: "toy: impossible: adds 250 W or more, the budget leaves 100 W at most"}
     short = _parted(Keeps.NOTHING, StepFunction((0.0, 100.0), (1000.0, 200.0), 200.0))
@@ -191,7 +191,7 @@ def test_what_is_left_is_impossible_and_says_why() -> None:
 
 
 def test_the_time_of_checkpoints_counts_before_a_budget_falls() -> None:
-    """Trains 90 s and saves twice for 20 s: not done within the 100 s that the budget lasts."""
+    """It trains 90 s and saves twice for 20 s: more than the 100 s that the budget lasts."""
     cluster = small_cluster()
     rules = EngineSettings(
         budget_w=StepFunction((0.0, 100.0, 200.0), (1000.0, 200.0, 1000.0)),

@@ -1,4 +1,4 @@
-"""Promises of Helios: less energy, caps that follow queue, price and budget, deadlines kept."""
+"""Promises of Helios: less energy, caps that follow queue, price and budget, and met deadlines."""
 
 import math
 from dataclasses import replace
@@ -28,7 +28,7 @@ CAPPED = JobKind("toy", caps=(1.0, 0.75, 0.5, 0.25))
 
 
 def _one_gpu(jobs: JobTable, policy: Policy | None = None, **rules: object) -> SimulationResult:
-    """An A100 of 300 W whose speed is the root of its cap."""
+    """Return an A100 of 300 W whose speed is the root of its cap."""
     cluster = small_cluster(gpus_per_node=1)
     settings = EngineSettings(strict=True, checks=True, **rules)  # type: ignore[arg-type] # any of them
     policy = policy or Helios()
@@ -42,7 +42,7 @@ def _caps(done: SimulationResult, what: EventKind) -> list[float]:
 
 
 def test_a_job_alone_runs_under_a_cap_and_waiting_jobs_lift_it() -> None:
-    """Its cap rises when others come, and falls when they are gone."""
+    """Its cap rises when other jobs come, and falls when they have ended."""
     done = _one_gpu(jobs_of([(0, 1000), (100, 10), (100, 10), (100, 10)], kind=CAPPED))
     alone, *_ = _caps(done, EventKind.START)
     assert alone < 1.0
@@ -50,7 +50,7 @@ def test_a_job_alone_runs_under_a_cap_and_waiting_jobs_lift_it() -> None:
 
 
 def test_time_that_is_worth_nothing_takes_the_lowest_cap_and_dear_time_the_highest() -> None:
-    """The one parameter that people turn."""
+    """This is the one parameter for users."""
     jobs = jobs_of([(0, 100)], kind=CAPPED)
     assert _caps(_one_gpu(jobs, Helios(time_value=0)), EventKind.START) == [0.25]
     assert _caps(_one_gpu(jobs, Helios(time_value=20)), EventKind.START) == [1.0]
@@ -65,7 +65,9 @@ def test_dirty_hours_lower_the_cap_and_clean_ones_raise_it() -> None:
 
 
 def test_an_urgent_job_has_the_cheapest_cap_unless_its_deadline_is_tight() -> None:
-    """Half the power takes 1.41 times as long; tight is less than 3 times the run time."""
+    """Half the power takes 1.41 times as long; a tight deadline is less than 3 times the run
+    time.
+    """
     kind = JobKind("toy", caps=(1.0, 0.5))
     for factor, cap in ((4.0, 0.5), (1.5, 1.0), (1.2, 1.0)):
         jobs = jobs_of([(0, 100)], kind=kind, deadlines_s=[100 * factor])
@@ -76,7 +78,7 @@ def test_an_urgent_job_has_the_cheapest_cap_unless_its_deadline_is_tight() -> No
 def test_costs_of_an_empty_queue_are_those_of_no_waiting_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A job that runs alone has no queue next to it; -1 jobs had complex costs."""
+    """A job that runs alone has an empty queue; with -1 jobs costs were complex numbers."""
     asked = list[float]()
 
     def watched(self: Helios, view: ClusterView, waiting: float, value: float | None = None) -> Any:
@@ -90,8 +92,8 @@ def test_costs_of_an_empty_queue_are_those_of_no_waiting_job(
 
 
 def test_a_budget_that_falls_lowers_caps_instead_of_stopping_jobs() -> None:
-    """The job goes on, slower, and the budget is kept to the watt."""
-    # believed to be done before the fall, but slowed by a second job on the node
+    """The job continues more slowly, and the budget holds to the watt."""
+    # estimated to end before the fall, but slowed by a second job on the node
     cluster = small_cluster(gpus_per_node=2)
     rules = EngineSettings(
         budget_w=StepFunction((0.0, 300.0), (700.0, 330.0)),
@@ -108,7 +110,7 @@ def test_a_budget_that_falls_lowers_caps_instead_of_stopping_jobs() -> None:
 
 
 def test_it_needs_less_energy_than_pollux_on_the_same_jobs() -> None:
-    """And is not slower than by a third, whatever the load of this cluster."""
+    """It is at most a third slower, at any load of this cluster."""
     for rate_per_s in (0.002, 0.01):
         jobs = random_jobs(1, 60, rate_per_s, urgent=0.0)
         runs = [
@@ -124,7 +126,7 @@ def test_it_needs_less_energy_than_pollux_on_the_same_jobs() -> None:
 
 
 class _PickyOracle(PlainOracle):
-    """A kind of job that is five times as fast on an H100, and one that gains little there."""
+    """An oracle with one kind that is five times as fast on an H100, and one that gains little."""
 
     def options(self, kind: JobKind) -> PlacementOptions:
         found = super().options(kind)
@@ -135,7 +137,7 @@ class _PickyOracle(PlainOracle):
 
 
 def test_fast_gpus_go_to_the_job_that_loses_most_on_slow_ones() -> None:
-    """Both wait for the H100s; the one that is done there in 167 s would need 250 s elsewhere."""
+    """Both wait for the H100s; the one that takes 167 s there would need 250 s elsewhere."""
     cluster = two_types()
     jobs = replace(
         jobs_of([(0, 400), (0, 40_000), (1, 1000), (1, 4000)]),
@@ -147,12 +149,12 @@ def test_fast_gpus_go_to_the_job_that_loses_most_on_slow_ones() -> None:
         kind=np.array([0, 2, 0, 1]),
     )
     done = Simulation(cluster, jobs, Helios(), truth=_PickyOracle(cluster)).run()
-    assert done.started_s[1] == 0  # the A100s are taken all the time
+    assert done.started_s[1] == 0  # the A100s are in use all the time
     assert done.started_s[3] < done.started_s[2]
 
 
 def test_a_job_waits_for_gpus_that_gain_it_more_than_the_wait_costs() -> None:
-    """Five times as fast on H100s, it lets A100s idle for a minute but not for hours."""
+    """Five times as fast on H100s, it leaves A100s idle for a minute but not for hours."""
     cluster = two_types()
     for busy_s, waits in ((60.0, True), (40_000.0, False)):
         jobs = replace(
@@ -181,7 +183,7 @@ def test_the_job_that_gains_least_by_waiting_starts_on_the_slow_gpus() -> None:
 
 
 class _HopefulOracle(_PickyOracle):
-    """Believes that work on the H100s takes a hundredth of its time."""
+    """An oracle that estimates a hundredth of the true time on the H100s."""
 
     def options(self, kind: JobKind) -> PlacementOptions:
         found = super().options(kind)
@@ -191,7 +193,7 @@ class _HopefulOracle(_PickyOracle):
 
 
 def test_nobody_waits_for_ever_for_a_job_that_does_not_end_when_it_was_believed_to() -> None:
-    """What is overdue is believed to take as long again: the A100s are taken in the end."""
+    """An overdue job is estimated to take as long again, so the A100s are used in the end."""
     cluster = two_types()
     jobs = replace(
         jobs_of([(0, 240_000.0), (1, 4000)]),
@@ -205,7 +207,7 @@ def test_nobody_waits_for_ever_for_a_job_that_does_not_end_when_it_was_believed_
 
 
 def test_nobody_waits_for_ever_behind_ever_new_jobs_that_go_nowhere_else() -> None:
-    """Short jobs that know only H100s keep these full: who waits takes A100s in the end."""
+    """Short jobs that run only on H100s keep these full: the waiting job takes A100s in the end."""
     cluster = two_types()
     jobs = replace(
         jobs_of([(0, 360.0), (1, 40_000.0), *((2 + 50.0 * turn, 360.0) for turn in range(400))]),
@@ -217,7 +219,7 @@ def test_nobody_waits_for_ever_behind_ever_new_jobs_that_go_nowhere_else() -> No
 
 
 def test_where_time_is_worth_nothing_nobody_waits_for_ever_either() -> None:
-    """A wait costs nothing then, and would have no end: it has one after 4000 s / 4 GPUs."""
+    """A wait costs nothing then and could be endless: it ends after 4000 s / 4 GPUs."""
     cluster = two_types()
     jobs = replace(
         jobs_of([(0, 240_000.0), (1, 4000)]),
@@ -229,7 +231,7 @@ def test_where_time_is_worth_nothing_nobody_waits_for_ever_either() -> None:
 
 
 class _HungryOracle(_PickyOracle):
-    """H100s draw twice as much."""
+    """An oracle whose H100s draw twice as much."""
 
     def options(self, kind: JobKind) -> PlacementOptions:
         found = super().options(kind)
@@ -237,7 +239,7 @@ class _HungryOracle(_PickyOracle):
 
 
 def test_nobody_waits_for_gpus_that_the_budget_will_never_let_him_have() -> None:
-    """Four H100s draw 2,400 W, which 2,200 W do not allow though nothing else ran."""
+    """Four H100s draw 2,400 W, and 2,200 W do not allow that even on an idle cluster."""
     cluster = two_types()
     jobs = replace(
         jobs_of([(0, 90.0), (1, 4000)]),
@@ -252,7 +254,7 @@ def test_nobody_waits_for_gpus_that_the_budget_will_never_let_him_have() -> None
 
 
 class _CoolOracle(PlainOracle):
-    """Jobs that draw no more than idle GPUs."""
+    """An oracle whose jobs draw no more than idle GPUs."""
 
     def options(self, kind: JobKind) -> PlacementOptions:
         found = super().options(kind)
@@ -268,7 +270,7 @@ def test_jobs_that_cost_nothing_on_any_type_are_started() -> None:
 
 
 def test_a_user_that_had_more_waits_longer() -> None:
-    """Two like jobs wait; the one of the user with less past use goes first."""
+    """Of two equal waiting jobs, the one of the user with less past use starts first."""
     jobs = jobs_of([(0, 1000), (10, 100), (10, 100)], users=[0, 0, 1])
     started_s = _one_gpu(jobs).started_s
     assert started_s[2] < started_s[1]
@@ -285,7 +287,7 @@ def test_a_user_that_had_more_waits_longer() -> None:
 def test_never_above_budgets_that_change_with_estimates_off_by_a_tenth(
     seed: int, budgets_w: list[float], round_s: float | None
 ) -> None:
-    """Realised power, whatever the noise, with caps that go up and down."""
+    """Realised power counts, under any noise, with caps that rise and fall."""
     times_s = tuple(600.5 * number for number in range(len(budgets_w)))
     done = Simulation(
         two_types(),
@@ -331,7 +333,7 @@ def test_the_promised_delay_is_kept_on_any_trace(rate_per_s: float, max_delay: f
 
 
 def test_within_the_promise_jobs_are_slow_also_on_a_crowded_cluster() -> None:
-    """While jobs wait as well, as long as they are not late on average: it saves a twentieth."""
+    """Jobs wait as well, but are not late on average: it saves a twentieth."""
     jobs = random_jobs(0, 120, 0.04)
     done = [
         Simulation(two_types(), jobs, Helios(max_delay=each), truth=WrongOracle()).run()
@@ -344,7 +346,9 @@ MANY = 300
 
 
 def _trace(what: str, seed: int) -> JobTable:
-    """Jobs that come one by one at some rate, ten at a time, or with a few very long ones."""
+    """Return jobs that come one by one at some rate, ten at a time, or with a few very long
+    ones.
+    """
     rates = {"idle": 0.004, "busy": 0.012, "crowded": 0.016}
     jobs = random_jobs(seed, MANY, rates.get(what, 0.006))
     if what in rates:
@@ -366,13 +370,13 @@ def _mean_s(jobs: JobTable, policy: Policy, seed: int) -> float:
 @pytest.mark.parametrize("seed", [5, 6])
 @pytest.mark.parametrize("what", ["idle", "busy", "crowded", "bursts", "a long tail"])
 def test_jobs_are_on_average_no_later_than_promised(what: str, seed: int) -> None:
-    """15% over Pollux, and a tenth of that for the chance of a few hundred jobs."""
+    """15% over Pollux, and a tenth of that as the tolerance for a few hundred jobs."""
     jobs = _trace(what, seed)
     assert _mean_s(jobs, Helios(), seed) <= (1 + 1.1 * 0.15) * _mean_s(jobs, Pollux(), seed)
 
 
 def test_without_a_promise_jobs_on_a_busy_cluster_are_later() -> None:
-    """So it is the realised delay that keeps the promise."""
+    """So the realised delay is what the promise depends on."""
     jobs = _trace("busy", 5)
     least_s = _mean_s(jobs, Pollux(), 5)
     assert _mean_s(jobs, Helios(mean_delay=None), 5) > 1.2 * least_s

@@ -1,4 +1,4 @@
-"""Promise: a decision looks closely at few jobs, however many wait."""
+"""Promise: a decision examines few jobs closely, however many wait."""
 
 from dataclasses import replace
 
@@ -16,7 +16,9 @@ BUDGET = StepFunction((0.0, 3600.0), (3000.0, 2000.0), 7200.0)
 
 
 def _estimated(policy: str, waiting: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many jobs are estimated one by one in the first 600 s, with so many waiting at once."""
+    """Return how many jobs are estimated singly in the first 600 s, with so many waiting at
+    once.
+    """
     calls = 0
     of = PlacementEstimates.of
 

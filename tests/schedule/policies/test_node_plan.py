@@ -11,7 +11,9 @@ A100 = 0
 
 
 def _plan(*running: tuple[int, int, float], now_s: float = 0.0) -> NodePlan:
-    """Two nodes of four A100s (and two of H100s); jobs as node, mask of its GPUs, believed end."""
+    """Plan two nodes of four A100s (and two of H100s); a job is node, mask of GPUs, estimated
+    end.
+    """
     jobs = {
         number: RunningJob(number, 0, A100, mask.bit_count(), ((node, mask),), 0.0, 0.0, end_s, 1.0)
         for number, (node, mask, end_s) in enumerate(running)
@@ -21,7 +23,7 @@ def _plan(*running: tuple[int, int, float], now_s: float = 0.0) -> NodePlan:
 
 
 def test_a_whole_node_is_free_when_the_first_node_is_and_not_before() -> None:
-    """Two GPUs here and two there are no four together, unless a placement may be spread."""
+    """Two GPUs on each of two nodes do not fit a packed job of four; a spread one fits."""
     plan = _plan((0, 0b1111, 10.0), (1, 0b0011, 20.0))
     assert plan.soonest_s((A100, 2, False)) == 0.0
     assert plan.soonest_s((A100, 4, False)) == 10.0
@@ -33,6 +35,6 @@ def test_a_whole_node_is_free_when_the_first_node_is_and_not_before() -> None:
 
 
 def test_what_is_overdue_is_believed_to_take_as_long_again() -> None:
-    """Due at 10 s and still there at 40 s: not before 70 s."""
+    """Due at 10 s and still running at 40 s: not before 70 s."""
     plan = _plan((0, 0b1111, 10.0), (1, 0b1111, 90.0), now_s=40.0)
     assert plan.soonest_s((A100, 4, False)) == 70.0

@@ -62,7 +62,7 @@ LITERAL: dict[str, tuple[Callable[[float, float], float], Callable[..., Score]]]
 
 
 def literally(name: str, view: ClusterView) -> list[Action]:
-    """Algorithms 3, 4, 5, 6, 9 and the loop of 5.3.2.4, one job and one placement at a time."""
+    """Run algorithms 3, 4, 5, 6, 9 and the loop of 5.3.2.4, one job and one placement at a time."""
     cost_of, score_of = LITERAL[name]
     candidates = []
     for job in view.queue.in_order():
@@ -103,7 +103,7 @@ class Compared(Policy):
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_packing_does_what_the_thesis_says_job_by_job(name: str, seed: int) -> None:
-    """In every state that random clusters and jobs come to, with and without noise."""
+    """The states come from random clusters and jobs, with and without noise."""
     world = random_world(seed)
     policy = Compared(name)
     Simulation(
@@ -113,7 +113,7 @@ def test_packing_does_what_the_thesis_says_job_by_job(name: str, seed: int) -> N
 
 
 def test_rounds_with_several_starts_are_among_those_compared() -> None:
-    """Otherwise the comparison above would say little."""
+    """Otherwise the comparison above would prove little."""
     several = 0
     for seed in range(20):
         world = random_world(seed)
@@ -124,7 +124,7 @@ def test_rounds_with_several_starts_are_among_those_compared() -> None:
 
 
 class Unsure(PackingPolicy):
-    """Scores by a figure that it does not have."""
+    """A policy whose score is NaN."""
 
     name = "unsure"
     objective = TIME
@@ -139,7 +139,7 @@ class Unsure(PackingPolicy):
 
 
 def test_a_score_that_is_no_number_is_an_error_that_names_policy_and_job() -> None:
-    """Not a job that silently never starts."""
+    """Otherwise a job would never start, without a message."""
     with pytest.raises(ConfigError, match="policy unsure: the score of job 0 is not a number"):
         starts(Unsure(), {"solo": [(1, 1.0, 300.0)]}, [Job("solo", 0, 100)])
 
@@ -147,7 +147,7 @@ def test_a_score_that_is_no_number_is_an_error_that_names_policy_and_job() -> No
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000))
 def test_a_job_alone_is_placed_as_it_is_among_others(seed: int) -> None:
-    """With estimates of each job's own too, the short way for one job changes no event."""
+    """With estimates of each job's own too, the fast path for one job changes no event."""
     world = random_world(seed)
     hashes = []
     for short in (True, False):

@@ -1,4 +1,4 @@
-"""Promise: what makes packing quick does not change a single decision."""
+"""Promise: the optimisations of packing do not change a single decision."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ class PlainZeus(Zeus):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_costs_of_a_kind_give_the_events_that_costs_of_each_job_give(seed: int) -> None:
-    """In random worlds, to the last event."""
+    """In random simulations, to the last event."""
     world = random_world(seed)
     quick, plain = (
         Simulation(world.cluster, world.jobs, policy, truth=world.truth, settings=world.settings)

@@ -1,4 +1,4 @@
-"""Promises of policies by name: every way to write one, and what is said of every wrong one."""
+"""Promises of policies by name: every notation works, and every wrong one has its message."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def mine(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_name_gives_a_policy_of_that_name(name: str) -> None:
-    """The name in results is the one that was asked for."""
+    """The name in results is the requested one."""
     assert policy_from(name).name == name
 
 
@@ -66,7 +66,7 @@ def test_every_name_gives_a_policy_of_that_name(name: str) -> None:
     ],
 )
 def test_parameters_in_text_and_in_yaml(written: str | dict[str, object]) -> None:
-    """All of these are one policy, whose name says what it was given."""
+    """All of these are one policy, whose name has its parameters."""
     policy = policy_from(written)
     assert isinstance(policy, Pollux)
     assert policy.age_weight == 0.2
@@ -83,7 +83,7 @@ def test_a_list_in_one_text() -> None:
 def test_a_policy_of_ones_own_by_file_and_by_module(
     mine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With parameters; numbers become what the default is."""
+    """It accepts parameters; numbers get the type of the default."""
     policy = policy_from(f"{mine}:Mine{{weight: 1, tries: 5, bold: true}}")
     assert policy.settings == (1.0, 5, True)  # type: ignore[attr-defined] # of the file
     assert policy.name == "mine{weight: 1.0, tries: 5, bold: True}"
@@ -124,7 +124,7 @@ def test_a_policy_that_derives_from_ours_is_not_taken_for_it(mine: str) -> None:
     ],
 )
 def test_what_is_said_of_a_wrong_one(written: str, said: str) -> None:
-    """What is wrong, and what would be right."""
+    """The message has the error and the right form."""
     with pytest.raises(ConfigError, match=said):
         policies_from(written)
 
@@ -142,28 +142,28 @@ def test_what_is_said_of_a_wrong_one(written: str, said: str) -> None:
     ],
 )
 def test_what_is_said_of_ones_own(mine: str, end: str, said: str) -> None:
-    """The same care for files of users."""
+    """Files of users get the same checks."""
     with pytest.raises(ConfigError, match=said):
         policy_from(mine + end)
 
 
 @pytest.mark.parametrize("written", [3, None, {}, {"zeus": {}, "fifo": {}}, {"zeus": [1]}])
 def test_what_yaml_may_hold_instead_is_refused_in_words(written: object) -> None:
-    """A scenario's list may hold anything."""
+    """A scenario's list may have any content."""
     with pytest.raises(ConfigError, match="policy"):
         policies_from([written])  # type: ignore[list-item] # the point of the test
 
 
 @pytest.mark.parametrize("text", ["raise RuntimeError('boom')", "def (", "raise SystemExit(3)"])
 def test_a_file_that_fails_is_an_error_in_words(tmp_path: Path, text: str) -> None:
-    """Not a traceback, and not the end of the process."""
+    """There is no traceback, and the process continues."""
     (tmp_path / "bad.py").write_text(text)
     with pytest.raises(ConfigError, match=r"bad\.py failed with"):
         policy_from(f"{tmp_path}/bad.py:Mine")
 
 
 def test_the_list_says_what_each_does_and_takes() -> None:
-    """For `wattloop simulate policies` and the documentation."""
+    """The list feeds `wattloop simulate policies` and the documentation."""
     cards = {card.name: card for card in policy_cards()}
     assert list(cards) == list(POLICIES)
     assert cards["zeus"].formula == "score = min(P T^2) / (1 + W_age (now - arrival))."

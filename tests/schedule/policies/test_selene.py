@@ -12,7 +12,7 @@ EVEN = StepFunction((0.0,), (200.0,), DAY_S)
 
 
 def started(policy: str, deadline_s: float = float("inf"), **series: StepFunction) -> float:
-    """Start of a job of 600 s that arrives at once, on one GPU."""
+    """Return the start of a job of 600 s that arrives at once, on one GPU."""
     cluster = small_cluster(gpus_per_node=1)
     jobs = jobs_of([(0, 600)], deadlines_s=[deadline_s])
     settings = EngineSettings(checks=True, strict=True, **series)  # type: ignore[arg-type] # any
@@ -58,6 +58,6 @@ def test_a_job_leaves_no_negative_hour_for_a_dearer_one(name: str) -> None:
 
 
 def test_the_intensity_goes_before_the_price() -> None:
-    """With an even intensity no hour is better, whatever it costs."""
+    """At an even intensity no hour is better, at any price."""
     series = {"carbon_g_per_kwh": EVEN, "price_per_kwh": CHEAP_AT_3}
     assert started("selene{delay: 6 h}", **series) == 0

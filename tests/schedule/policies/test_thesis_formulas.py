@@ -1,4 +1,4 @@
-"""Promise: each policy ranks and places as its formula in the thesis says, worked out by hand.
+"""Promise: each policy ranks and places by its formula in the thesis, computed by hand.
 
 Two GPUs. Job 0 has both until 100 s. Job 1 comes at 10 s and takes 100 s at 600 W, job 2 comes at
 80 s and takes 50 s at 600 W; each needs both GPUs. At 100 s one of them is chosen.
@@ -52,7 +52,7 @@ def test_who_starts_when(policy: str, expected: list[tuple[int, float, int]]) ->
      ("hades", 1), ("hades-as-printed", 1)],
 )  # fmt: skip
 def test_who_takes_how_many_gpus(policy: str, gpus: int) -> None:
-    """Policies of time take the faster placement, those of energy the one of least EDP."""
+    """Policies of time take the faster placement, and policies of energy the one of least EDP."""
     tables = {"malleable": [(1, 1.0, 300.0), (2, 0.8, 600.0)]}
     assert starts(policy, tables, [Job("malleable", 0, 100)]) == [(0, 0.0, gpus)]
 
@@ -94,20 +94,20 @@ def test_no_score_outweighs_a_tier() -> None:
 def test_priority_goes_before_tier_and_score(
     policy: str, first: int, expected: list[tuple[int, float, int]]
 ) -> None:
-    """Whatever the formula says, and even before a deadline."""
+    """Priority exceeds any formula, and even a deadline."""
     jobs = [job._replace(priority=int(n == first)) for n, job in enumerate(JOBS)]
     jobs[3 - first] = jobs[3 - first]._replace(deadline_s=250.0)
     assert starts(policy, PAIR, jobs) == expected
 
 
 def test_equal_scores_go_in_order_of_arrival() -> None:
-    """Whatever row of the queue they are in."""
+    """Their rows in the queue do not matter."""
     jobs = [Job("pair", 0, 200), *[Job("pair", 10, 100)] * 5]
     assert [job for job, _, _ in starts("zeus", PAIR, jobs)] == [0, 1, 2, 3, 4, 5]
 
 
 def test_the_rigid_are_jobs_with_one_option() -> None:
-    """No flag of the policy: Pollux waits for two GPUs where a job can have nothing else."""
+    """No flag of the policy decides: Pollux waits for two GPUs where a job has no other option."""
     tables = {"solo": [(1, 1.0, 300.0)], "rigid": [(2, 0.5, 600.0)],
               "malleable": [(1, 1.0, 300.0), (2, 0.5, 600.0)]}  # fmt: skip
     jobs = [Job("solo", 0, 100), Job("rigid", 1, 100)]

@@ -1,4 +1,4 @@
-"""Promises of Helios' cost: what makes it choose lower caps, and what higher ones."""
+"""Promises of Helios' cost: its effect on the choice of lower and higher caps."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ ESTIMATES = Estimates(100 * OPTIONS.sample_s, OPTIONS.power_w, IDLE_W, OPTIONS.g
 
 
 def _chosen(value: float, waiting: float = 0.0, price: float = 1.0) -> tuple[int, float]:
-    """GPUs and cap of the cheapest placement."""
+    """Return GPUs and cap of the cheapest placement."""
     best = int(np.argmin(time_value(value, waiting, 8, price, exact=True).cost(ESTIMATES)))
     return int(OPTIONS.gpus[best]), float(
         OPTIONS.cap_w[best] / (400, 700)[OPTIONS.type_index[best]]
@@ -41,7 +41,7 @@ def test_without_a_price_for_time_the_least_energy_above_idle_is_chosen() -> Non
 
 
 def test_dearer_time_raises_the_cap() -> None:
-    """From the lowest to the highest."""
+    """The cap rises from the lowest to the highest."""
     caps = [_chosen(value)[1] for value in (0.0, 0.3, 1.0, 10.0)]
     assert caps == sorted(caps)
     assert caps[0] < caps[-1] == 1.0
@@ -69,7 +69,7 @@ def test_seconds_on_gpus_of_more_worth_are_dearer() -> None:
 
 
 def test_the_last_of_a_long_queue_adds_less_than_the_first() -> None:
-    """It waits for those before it anyway."""
+    """It waits for the earlier jobs anyway."""
     alone, one, two = (
         time_value(1.0, waiting, 8, exact=True).cost(ESTIMATES) for waiting in (0.0, 1.0, 2.0)
     )
@@ -78,19 +78,19 @@ def test_the_last_of_a_long_queue_adds_less_than_the_first() -> None:
 
 
 def test_the_reference_is_the_power_above_idle_of_the_fastest_placement() -> None:
-    """What v is in units of."""
+    """The value v is in units of this power."""
     fastest = int(np.argmin(OPTIONS.sample_s))
     found = reference_w(exact=True).cost(ESTIMATES)
     assert found == pytest.approx(np.full(len(OPTIONS), OPTIONS.power_w[fastest] - IDLE_W[fastest]))
 
 
 def test_a_gpu_is_worth_its_power_limit_over_the_mean() -> None:
-    """400 and 700 W, as many of each."""
+    """With 400 and 700 W, and as many of each."""
     assert gpu_worth(two_types()) == pytest.approx((400 / 550, 700 / 550))
 
 
 def test_dear_joules_lower_the_cap() -> None:
-    """Price of a joule over its mean."""
+    """The price of a joule counts relative to its mean."""
     assert _chosen(1.0, price=3.0)[1] < _chosen(1.0, price=0.2)[1]
 
 
@@ -112,7 +112,7 @@ def test_prices_are_over_their_mean_and_carbon_goes_before_money() -> None:
 
 
 def test_queues_of_like_length_are_one_level() -> None:
-    """Costs are kept per level, so there are few."""
+    """Costs are stored per level, so there are few."""
     assert [waiting_level(n) for n in range(5)] == [0, 1, 2, 3, 4]
     assert len({waiting_level(n) for n in range(10_000)}) < 20
     assert waiting_level(1000) == pytest.approx(1000, rel=0.42)

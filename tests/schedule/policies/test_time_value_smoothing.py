@@ -1,4 +1,4 @@
-"""Promises of smoothing: products stay what they are, noise that is alone goes."""
+"""Promises of smoothing: product forms stay exact, and isolated noise is removed."""
 
 import numpy as np
 import pytest
@@ -17,14 +17,14 @@ def _estimates(time_s: np.ndarray, power_w: np.ndarray) -> Estimates:
 
 
 def test_times_that_are_products_of_gpus_and_cap_are_left_alone() -> None:
-    """The toy oracle's are: nothing is to be smoothed."""
+    """The toy oracle has that form, so smoothing changes nothing."""
     seen = smooth(_estimates(OPTIONS.sample_s, OPTIONS.power_w))
     assert seen.time_s == pytest.approx(OPTIONS.sample_s)
     assert seen.power_w == pytest.approx(OPTIONS.power_w)
 
 
 def test_most_of_the_noise_goes() -> None:
-    """Less than seven tenths is left with 12 placements a type; with more, less."""
+    """Less than seven tenths remain with 12 placements per type, and less with more."""
     dice = np.random.default_rng(0)
     noise = dice.uniform(0.9, 1.1, (200, len(OPTIONS)))
     seen = smooth(_estimates(OPTIONS.sample_s * noise, OPTIONS.power_w * noise))
@@ -33,7 +33,7 @@ def test_most_of_the_noise_goes() -> None:
 
 
 def test_luck_does_not_decide_how_many_gpus_are_best() -> None:
-    """Whether 4 GPUs are twice as fast as 2 is known three times better than from one estimate."""
+    """The estimate of how 4 GPUs compare with 2 is three times better than a single one."""
     noise = np.random.default_rng(1).uniform(0.9, 1.1, (200, len(OPTIONS)))
     seen = np.log(smooth(_estimates(OPTIONS.sample_s * noise, OPTIONS.power_w)).time_s)
     raw = np.log(noise)
@@ -43,7 +43,7 @@ def test_luck_does_not_decide_how_many_gpus_are_best() -> None:
 
 
 def test_the_full_batch_is_the_largest_of_each_shape() -> None:
-    """Memory may allow other batches on other GPUs."""
+    """Other GPUs may allow other batches by their memory."""
     kind = JobKind("toy", gpus=(1, 2), caps=(1.0,))
     few = WrongOracle().options(kind)
     columns = {
@@ -59,7 +59,7 @@ def test_the_full_batch_is_the_largest_of_each_shape() -> None:
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_job_of_no_length_has_no_logarithm_and_stays_as_it_is() -> None:
-    """In a row of its own; the others are smoothed as without it."""
+    """It has a row of its own, and the others are smoothed as without it."""
     time_s = np.stack([OPTIONS.sample_s, 0 * OPTIONS.sample_s])
     seen = smooth(_estimates(time_s, np.stack([OPTIONS.power_w] * 2)))
     assert seen.time_s[0] == pytest.approx(OPTIONS.sample_s)

@@ -1,4 +1,4 @@
-"""Promises of the view: who sees power limits, and what is known of stopped and recapped jobs."""
+"""Promises of the view: which policies see power limits, and the history of stopped jobs."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ CAPPED = JobKind("toy", caps=(1.0, 0.25))
 
 
 class _Slowest(Policy):
-    """Starts everything on its last option, and remembers what it was shown."""
+    """A policy that starts every job on its last option, and records its views."""
 
     name = "slowest"
 
@@ -40,7 +40,7 @@ class _CapsToo(_Slowest):
 def test_only_policies_that_set_caps_are_shown_capped_placements(
     policy: _Slowest, options: int, end_s: float
 ) -> None:
-    """ADR 0031: all others see placements without a cap."""
+    """ADR 0031: all other policies see placements without a cap."""
     cluster = small_cluster()
     done = Simulation(
         cluster, jobs_of([(0, 100)], kind=CAPPED), policy, truth=PlainOracle(cluster)
@@ -50,7 +50,7 @@ def test_only_policies_that_set_caps_are_shown_capped_placements(
 
 
 class _StopAndGo(Policy):
-    """Starts a job, stops it at 10 s, caps its second run at 20 s."""
+    """A policy that starts a job, stops it at 10 s, and caps its second run at 20 s."""
 
     name = "stop and go"
     needs_free_gpus = False
@@ -74,7 +74,7 @@ class _StopAndGo(Policy):
 
 
 def test_the_view_knows_how_often_a_job_was_stopped_and_when_it_ends_after_a_recap() -> None:
-    """Both are what a policy that stops and caps jobs decides by."""
+    """A policy that stops and caps jobs needs both to decide."""
     cluster = small_cluster()
     policy = _StopAndGo()
     done = Simulation(

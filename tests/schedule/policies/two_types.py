@@ -1,4 +1,4 @@
-"""Two nodes of two GPU types, malleable jobs with caps, and estimates that are off."""
+"""Two nodes of two GPU types, malleable jobs with caps, and inexact estimates."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ SPEED = (1.0, 2.5)
 
 
 def two_types(nodes: int = 1, **group: float) -> Cluster:
-    """Four A100s and four H100s, `nodes` times."""
+    """Return four A100s and four H100s, `nodes` times."""
     types = (
         GpuType("a100", gpu_named("a100-sxm-40"), IDLE_W[0]),
         GpuType("h100", gpu_named("h100-sxm"), IDLE_W[1]),
@@ -29,8 +29,8 @@ class WrongOracle(Oracle):
     """Caps slow down with the root of power, GPUs scale to the power of 0.95.
 
     Args:
-        share: most that estimates are off, evenly.
-        seed: of that.
+        share: largest relative error of estimates, uniform.
+        seed: of the errors.
     """
 
     name = "wrong"
@@ -40,7 +40,7 @@ class WrongOracle(Oracle):
         self._known: dict[JobKind, PlacementOptions] = {}
 
     def options(self, kind: JobKind) -> PlacementOptions:
-        """Every type x GPUs x cap."""
+        """Return every type x GPUs x cap."""
         if kind not in self._known:
             rows = [
                 (number, gpus, cap) for number in (0, 1) for gpus in kind.gpus for cap in kind.caps
@@ -61,7 +61,7 @@ class WrongOracle(Oracle):
         return self._known[kind]
 
     def factors(self, job: int, kind: JobKind) -> Factors | None:
-        """Uniform, per job and option."""
+        """Return uniform factors, per job and option."""
         if not self._share:
             return None
         dice = np.random.default_rng((self._seed, job))
@@ -70,19 +70,19 @@ class WrongOracle(Oracle):
 
     @property
     def power_error(self) -> float:
-        """When the estimate was as low as it may be."""
+        """Return the largest error of a low estimate of power."""
         return 1 / (1 - self._share) - 1
 
     @property
     def time_error(self) -> float:
-        """When the estimate was as low as it may be."""
+        """Return the largest error of a low estimate of time."""
         return 1 / (1 - self._share) - 1
 
 
 def random_jobs(
     seed: int, count: int, rate_per_s: float = 0.02, urgent: float = 0.2, factor: float = 3.0
 ) -> JobTable:
-    """Jobs of two kinds and three users, some with a deadline."""
+    """Return jobs of two kinds and three users, some with a deadline."""
     dice = np.random.default_rng(seed)
     arrival_s = np.cumsum(dice.exponential(1 / rate_per_s, count))
     work = dice.uniform(100, 2000, count)

@@ -1,4 +1,4 @@
-"""Promises of docs/clusters.md and docs/scenarios.md: examples load, every field is there."""
+"""Promises of docs/clusters.md and docs/scenarios.md: examples load, and fields are complete."""
 
 import re
 from pathlib import Path
@@ -55,13 +55,13 @@ def test_the_example_scenario_is_one(tmp_path: Path) -> None:
     ],
 )
 def test_every_field_is_documented(text: str, model: type[ClusterSpec]) -> None:
-    """Nothing can be written that no page mentions."""
+    """Every field that a file may contain is on a page."""
     fields = [info.alias or name for name, info in model.model_fields.items()]
     assert [name for name in fields if f"`{name}`" not in text] == []
 
 
 def test_everything_shipped_is_in_the_tables() -> None:
-    """By name."""
+    """The tables list them by name."""
     assert [name for name in shipped_clusters() if f"| `{name}` |" not in CLUSTERS] == []
     assert [name for name in shipped_scenarios() if f"| `{name}` |" not in SCENARIOS] == []
 

@@ -1,4 +1,4 @@
-"""Promises of scenario files: understood as written; a fault names file, line and remedy."""
+"""Promises of scenario files: understood as written; an error names file, line and remedy."""
 
 import math
 import pickle
@@ -66,7 +66,7 @@ def test_a_whole_file_is_understood(tmp_path: Path) -> None:
 
 
 def test_the_day_begins_when_the_simulation_does(tmp_path: Path) -> None:
-    """At 08:00 it is day; ten hours later the evening's budget holds."""
+    """At 08:00 the day's budget holds, and ten hours later the evening's."""
     budget_w = read(tmp_path, WHOLE).settings(seed=0).budget_w
     assert [budget_w.at(hour * 3_600) for hour in (0, 9.9, 10, 21.9, 22)] == [
         *(3_000, 3_000, 2_000, 2_000, 3_000)
@@ -74,14 +74,14 @@ def test_the_day_begins_when_the_simulation_does(tmp_path: Path) -> None:
 
 
 def test_jobs_come_until_the_simulation_ends(tmp_path: Path) -> None:
-    """Unless their section says otherwise."""
+    """Their section may set another end."""
     scenario = read(tmp_path, WHOLE)
     assert scenario.jobs.generate is not None
     assert scenario.jobs.generate.horizon_s == 36_000
 
 
 def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
-    """Rounds on events, all jobs finish, no budget, nothing else is known."""
+    """Rounds on events, all jobs finish, no budget, and no other value."""
     settings = read(tmp_path, CLUSTER + JOBS).settings(seed=0)
     assert (settings.round_s, settings.horizon_s) == (None, math.inf)
     assert settings.budget_w.at(0) == math.inf
@@ -90,7 +90,7 @@ def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
 
 
 def test_a_variant_is_the_scenario_with_one_thing_changed(tmp_path: Path) -> None:
-    """And a name of its own."""
+    """It has a name of its own."""
     scenario = read(tmp_path, WHOLE)
     busy = scenario.variants["busy"]
     assert busy.name == "ours/busy"
@@ -102,7 +102,7 @@ def test_a_variant_is_the_scenario_with_one_thing_changed(tmp_path: Path) -> Non
 
 
 def test_a_file_like_another_changes_what_it_says(tmp_path: Path) -> None:
-    """Sections are merged field by field; other values are replaced; variants are its own."""
+    """Sections are merged field by field, other values are replaced, and variants are its own."""
     read(tmp_path, WHOLE)
     (tmp_path / "night.yaml").write_text(
         "like: ours.yaml\nname: night\nengine: {interference: 0}\nbudget: 5 kW\nseeds: [7]\n"
@@ -115,8 +115,8 @@ def test_a_file_like_another_changes_what_it_says(tmp_path: Path) -> None:
     assert not night.variants
 
 
-def test_files_are_found_beside_the_file_that_names_them(tmp_path: Path) -> None:
-    """Also when a scenario in another folder builds on it."""
+def test_files_are_found_next_to_the_file_that_names_them(tmp_path: Path) -> None:
+    """This also holds when a scenario in another folder extends it."""
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "grid.csv").write_text("g\n10\n20\n")
     (tmp_path / "shared" / "lab.yaml").write_text(
@@ -132,7 +132,7 @@ def test_files_are_found_beside_the_file_that_names_them(tmp_path: Path) -> None
 
 
 def test_a_section_written_as_one_value_can_be_built_on(tmp_path: Path) -> None:
-    """`oracle: table` and `noise: 10%` on top of it are both meant."""
+    """`oracle: table` and `noise: 10%` on top of it both apply."""
     (tmp_path / "base.yaml").write_text(
         CLUSTER + JOBS + "oracle: table\nengine: {preemption: nothing}\n"
     )
@@ -144,7 +144,7 @@ def test_a_section_written_as_one_value_can_be_built_on(tmp_path: Path) -> None:
 
 
 def test_changes_come_on_top(tmp_path: Path) -> None:
-    """As the command line makes them; through lists by number."""
+    """The command line makes them; numbers select entries of lists."""
     path = tmp_path / "ours.yaml"
     path.write_text(WHOLE)
     changes = {"engine.horizon": "1 h", "jobs.models.0.gpus": [4], "cluster": "thesis"}
@@ -156,8 +156,8 @@ def test_changes_come_on_top(tmp_path: Path) -> None:
         load_scenario(str(path), {"jobs.models.3.gpus": [4]})
 
 
-def test_a_cluster_file_lies_beside_the_scenario(tmp_path: Path) -> None:
-    """Its own faults name its own lines."""
+def test_a_cluster_file_is_found_next_to_the_scenario(tmp_path: Path) -> None:
+    """Errors in it name its own lines."""
     cluster = "groups:\n  - {gpu: a40, nodes: 3, gpus_per_node: 4, host_w: 0}\n"
     (tmp_path / "lab.yaml").write_text(cluster)
     assert read(tmp_path, "cluster: lab.yaml\n" + JOBS).cluster.gpus == 12
@@ -250,7 +250,7 @@ def test_a_cluster_file_lies_beside_the_scenario(tmp_path: Path) -> None:
     ],
 )
 def test_a_fault_names_its_line_and_what_to_write(tmp_path: Path, text: str, said: str) -> None:
-    """File, line, field, what is wrong and what is allowed."""
+    """File, line, field, the fault and the allowed values."""
     with pytest.raises(ConfigError, match=said):
         read(tmp_path, text)
 
@@ -263,7 +263,7 @@ def test_a_fault_of_the_file_below_names_that_file(tmp_path: Path) -> None:
 
 
 def test_a_budget_below_idle_power_says_both_figures(tmp_path: Path) -> None:
-    """The least of the day counts; 2 nodes of 4 A40 draw 8 x 90 + 2 x 100 W with nothing to do."""
+    """The least of the day counts; 2 nodes of 4 A40 draw 8 x 90 + 2 x 100 W when idle."""
     said = r"ours\.yaml:3: budget: 900 W is below the 920 W that cluster ours draws"
     with pytest.raises(ConfigError, match=said):
         read(
@@ -275,7 +275,7 @@ def test_a_budget_below_idle_power_says_both_figures(tmp_path: Path) -> None:
 
 
 def test_failures_without_end_need_a_horizon(tmp_path: Path) -> None:
-    """Or a time after which nothing fails any more."""
+    """A time after which no node fails is enough, too."""
     text = CLUSTER + JOBS + "engine: {failures: {mtbf: 1 d, mttr: 1 h%s}}\n"
     with pytest.raises(ConfigError, match=r"give a horizon, or failures\.until"):
         read(tmp_path, text % "").settings(seed=0)
@@ -283,7 +283,7 @@ def test_failures_without_end_need_a_horizon(tmp_path: Path) -> None:
 
 
 def test_seeds_have_failures_of_their_own(tmp_path: Path) -> None:
-    """And the same ones every time."""
+    """They repeat for the same seed."""
     text = CLUSTER + JOBS + "engine: {failures: {mtbf: 1 d, mttr: 1 h}, horizon: 30 d}\n"
     scenario = read(tmp_path, text)
     first, again, other = (scenario.settings(seed).node_events for seed in (0, 0, 1))
@@ -291,7 +291,7 @@ def test_seeds_have_failures_of_their_own(tmp_path: Path) -> None:
 
 
 def test_plain_data_is_a_scenario_too() -> None:
-    """For programs."""
+    """Programs may pass it."""
     group = {"gpu": "a40", "nodes": 1, "gpus_per_node": 4, "host_w": 0}
     jobs = {"models": [{"model": "m", "work": 9}], "generate": {"rate_per_s": 1, "count": 2}}
     data = {"cluster": {"groups": [group]}, "jobs": jobs}
@@ -301,13 +301,13 @@ def test_plain_data_is_a_scenario_too() -> None:
 
 
 def test_a_scenario_travels_to_other_processes(tmp_path: Path) -> None:
-    """Campaigns run over several."""
+    """Campaigns run in several processes."""
     scenario = read(tmp_path, WHOLE)
     assert pickle.loads(pickle.dumps(scenario)).digest() == scenario.digest()
 
 
 def test_a_wrong_name_is_an_error_with_near_ones() -> None:
-    """And with what else may be given."""
+    """It also lists the other possible values."""
     with pytest.raises(ConfigError, match=r"'thesis-paretto': did you mean 'thesis-pareto'"):
         load_scenario("thesis-paretto")
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
@@ -323,7 +323,7 @@ def test_shipped_scenarios_are_found_by_name_and_say_what_they_are() -> None:
 
 
 def test_a_scenario_like_another_can_switch_to_a_table(tmp_path: Path) -> None:
-    """The estimator of the analytic oracle below means nothing to a table; its noise does."""
+    """The base's estimator of the analytic oracle does not apply to a table; its noise does."""
     (tmp_path / "mine.yaml").write_text("like: thesis\noracle: {kind: table}\n")
     found = load_scenario(str(tmp_path / "mine.yaml")).oracle
     assert (found.kind, found.noise) == ("table", 0.1)

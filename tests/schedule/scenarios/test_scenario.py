@@ -1,4 +1,4 @@
-"""Promises of scenarios: worlds by seed, hashes that tell worlds apart, the thesis as fixed."""
+"""Promises of scenarios: reproducible by seed, distinct hashes, and the thesis as fixed."""
 
 from collections import Counter
 from dataclasses import replace
@@ -63,7 +63,7 @@ def test_trainings_in_layouts_and_services_are_simulated(tmp_path: Path) -> None
 
 
 def test_seeds_make_worlds_that_repeat_and_differ(thesis: Scenario) -> None:
-    """Jobs and what is believed of them come from the seed; the machines and the truth do not."""
+    """Jobs and their estimates come from the seed; the machines and the true values do not."""
     first, again, other = thesis.world(1), thesis.world(1), thesis.world(2)
     assert np.array_equal(first.jobs.arrival_s, again.jobs.arrival_s)
     assert not np.array_equal(first.jobs.arrival_s[:50], other.jobs.arrival_s[:50])
@@ -111,7 +111,7 @@ def test_rigid_jobs_have_one_gpu_count_and_the_batch_of_table_4_1() -> None:
 
 
 def test_the_other_experiments_change_one_thing_each(thesis: Scenario) -> None:
-    """Budget, deadlines, users, rate; all else is the thesis's."""
+    """Budget, deadlines, users or rate; all else is the thesis's."""
     budget = load_scenario("thesis-budget")
     assert budget.budget is not None
     assert replace(budget, budget=None).digest() == thesis.digest()
@@ -126,7 +126,7 @@ def test_the_other_experiments_change_one_thing_each(thesis: Scenario) -> None:
 
 
 def test_the_hash_tells_worlds_apart_and_nothing_else(thesis: Scenario) -> None:
-    """Name, description, policies and seeds do not change a world; everything else does."""
+    """Name, description, policies and seeds do not change a simulation; everything else does."""
     renamed = replace(thesis.cluster, name="z", sources={})
     same = replace(thesis, name="x", policies=("fifo",), seeds=(3,), cluster=renamed)
     assert same.digest() == thesis.digest()
@@ -143,15 +143,17 @@ def test_the_hash_tells_worlds_apart_and_nothing_else(thesis: Scenario) -> None:
 
 
 def test_a_budget_below_idle_power_is_refused_in_programs_too(thesis: Scenario) -> None:
-    """Also when machines are added to a scenario that had one."""
+    """This also holds when machines are added to a scenario with a budget."""
     with pytest.raises(ConfigError, match=r"budget: 900 W is below the 1000 W"):
         replace(thesis, budget=SourcedSteps(StepFunction.constant(900.0), "stated"))
 
 
-def test_a_trace_is_named_by_whoever_runs_it(
+def test_a_trace_is_named_by_the_user_who_runs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found from where they are; its content is hashed; without one, the remedy is said."""
+    """It is found from the working directory; its content is hashed; without it the error has a
+    remedy.
+    """
     with pytest.raises(ConfigError, match=r"philly\.yaml:\d+: jobs\.trace: .*use --trace FILE"):
         load_scenario("philly")
     (tmp_path / "mine.csv").write_text("arrival_s,gpus,duration_s,vc\n0,1,60,a\n5,8,600,b\n")
@@ -165,7 +167,7 @@ def test_a_trace_is_named_by_whoever_runs_it(
 
 
 def test_a_trace_takes_the_place_of_generated_jobs(tmp_path: Path) -> None:
-    """`simulate thesis --trace FILE` runs one's own jobs on the thesis's cluster."""
+    """`simulate thesis --trace FILE` runs the user's jobs on the thesis's cluster."""
     (tmp_path / "mine.csv").write_text("arrival_s,gpus,duration_s,vc\n0,1,60,a\n5,8,600,b\n")
     scenario = load_scenario("thesis", {"jobs.trace.file": str(tmp_path / "mine.csv")})
     assert scenario.jobs.generate is None
@@ -183,7 +185,7 @@ def test_jobs_of_a_trace_that_come_after_the_horizon_are_said(tmp_path: Path) ->
 
 
 def test_generated_jobs_without_a_horizon_need_a_count() -> None:
-    """`--horizon none` of a scenario that generates jobs says what is missing."""
+    """`--horizon none` of a scenario that generates jobs names the missing count."""
     with pytest.raises(ConfigError, match=r"jobs\.generate: give a horizon .* or a count"):
         load_scenario("thesis", {"engine.horizon": "none"})
     few = load_scenario("thesis", {"engine.horizon": "none", "jobs.generate.count": 3})
@@ -191,14 +193,14 @@ def test_generated_jobs_without_a_horizon_need_a_count() -> None:
 
 
 def test_a_file_that_is_gone_is_said_not_hashed(tmp_path: Path) -> None:
-    """With its name."""
+    """The error has its name."""
     scenario = load_scenario("philly", {"jobs.trace.file": str(tmp_path / "none.csv")})
     with pytest.raises(ConfigError, match=r"none\.csv: cannot be read: No such file"):
         scenario.digest()
 
 
 def test_a_folder_of_tables_is_hashed_by_what_is_in_it(tmp_path: Path) -> None:
-    """Cap curves may be a folder; a changed file in it changes what is simulated."""
+    """Cap curves may be a folder; a changed file in it changes the simulation."""
     thesis = load_scenario("thesis")
     oracle = thesis.oracle.model_copy(update={"cap_curves": [str(tmp_path)]})
     (tmp_path / "power_v100.csv").write_text("one")

@@ -1,4 +1,4 @@
-"""The fitted scenario: the published saving comes from the cost of a hop, and only from it."""
+"""Promise of the fitted scenario: the published saving comes only from the cost of a hop."""
 
 import statistics
 
@@ -27,7 +27,7 @@ def metrics(scenario: str, policy: str, seed: int) -> Metrics:
 
 
 def saving(scenario: str) -> float:
-    """Energy that Zeus uses less than Pollux, of three seeds that were not fitted."""
+    """Return the energy that Zeus saves over Pollux, for three seeds outside the fit."""
     pollux, zeus = (
         statistics.fmean(metrics(scenario, policy, seed).energy_kwh for seed in (100, 101, 102))
         for policy in ("pollux", "zeus")
@@ -47,7 +47,7 @@ def test_charon_stays_within_its_budget() -> None:
 
 
 def test_a_hop_adds_its_time_and_power_to_every_exchange() -> None:
-    """2 (n - 1) hops, at the stated share of TDP, whatever the rest of the step is."""
+    """2 (n - 1) hops, at the stated share of TDP, independent of the rest of the step."""
     gpu = gpu_named("a100-sxm-40")
     workload = load_workload(sorted(SHIPPED.glob("*.json.gz"))[0])
     from wattloop.predict.forecaster import estimator_for

@@ -23,7 +23,7 @@ __all__ = ["client_of", "driver_of", "events_of", "start_driver"]
 
 
 def client_of(lab: SlurmLab) -> SlurmClient:
-    """Slurm's commands of a lab."""
+    """Return Slurm's commands of a lab."""
     return SlurmClient(environment=lab.environment)
 
 
@@ -35,7 +35,7 @@ def driver_of(
     settings: DriverSettings | None = None,
     **request: Any,
 ) -> SlurmDriver:
-    """A driver of the partition `all`; GPUs only."""
+    """Return a driver of the partition `all`; GPUs only."""
     client = client_of(lab)
     chosen = policy_from(policy) if isinstance(policy, str) else policy
     asked = {"partitions": ("all",), "gpus_only": True, **request}
@@ -57,7 +57,7 @@ def driver_of(
 
 
 def start_driver(lab: SlurmLab, folder: Path, *options: str) -> subprocess.Popen[bytes]:
-    """`wattloop slurm run` as a process of its own."""
+    """Start `wattloop slurm run` as a process of its own."""
     environment = {**lab.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
     words = ["slurm", "run", "--partition", "all", "--gpus-only", "--lease", "5", "-i", "0.3"]
     with (folder / "driver.out").open("ab") as out:
@@ -78,7 +78,7 @@ def start_driver(lab: SlurmLab, folder: Path, *options: str) -> subprocess.Popen
 
 
 def events_of(folder: Path) -> list[dict[str, Any]]:
-    """What the driver wrote into its log."""
+    """Return the events in the driver's log."""
     import json
 
     path = folder / "log.jsonl"

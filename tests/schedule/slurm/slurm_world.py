@@ -1,4 +1,4 @@
-"""A site and jobs of Slurm without Slurm, for what needs no cluster."""
+"""A site and jobs of Slurm for tests without a cluster."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ NODES = (
 def site(
     budget_w: float = float("inf"), nodes: tuple[SchedulerNode, ...] = NODES
 ) -> ManagedCluster:
-    """Two nodes with 4 A100 each; GPUs only."""
+    """Return two nodes with 4 A100 each; GPUs only."""
     known = known_nodes(nodes, ["gpu"], count_hosts=False)
     oracle = FleetOracle.of(known.cluster, OracleSpec.model_validate("table"))
     return ManagedCluster(
@@ -38,7 +38,7 @@ def site(
 
 
 def job(key: str, state: str = "PENDING", **facts: Any) -> SchedulerJob:
-    """A job of one GPU and an hour, a minute old."""
+    """Return a job of one GPU and an hour, a minute old."""
     known: dict[str, Any] = {
         "user": "ada",
         "partition": "gpu",
@@ -56,7 +56,7 @@ def job(key: str, state: str = "PENDING", **facts: Any) -> SchedulerJob:
 def seen(
     place: ManagedCluster, *jobs: SchedulerJob, opened: dict[str, ReleasedJob] | None = None
 ) -> Snapshot:
-    """The jobs as a driver whose gate is called `gate` sorts them."""
+    """Sort the jobs as a driver whose gate is called `gate`."""
     return classify_jobs(jobs, place, "gate", opened or {})
 
 
@@ -66,7 +66,7 @@ def view(
     opened: dict[str, ReleasedJob] | None = None,
     now_s: float = NOW_S,
 ) -> LiveView:
-    """What a policy is shown of them."""
+    """Return the view that a policy gets of them."""
     live = build_view(
         seen(place, *jobs, opened=opened),
         place,

@@ -1,4 +1,4 @@
-"""A driver on a real Slurm: it starts what the policy says, and Slurm goes on without it."""
+"""Promises of a driver on a real Slurm: it starts the policy's jobs, and Slurm runs without it."""
 
 import contextlib
 import signal
@@ -39,7 +39,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
 
 @pytest.fixture(autouse=True)
 def _empty_queue(lab: SlurmLab) -> Iterator[None]:
-    """Every test leaves a Slurm without jobs and without a gate."""
+    """Check that every test leaves a Slurm without jobs and without a gate."""
     yield
     for user in ("root", "nobody"):
         lab.run("scancel", f"--user={user}", check=False)
@@ -53,7 +53,7 @@ def jobs_of(lab: SlurmLab) -> dict[str, SchedulerJob]:
 
 
 def rounds_until(driver: SlurmDriver, done: Callable[[], bool]) -> None:
-    """Rounds until something is so."""
+    """Run rounds until a condition holds."""
     give_up_s = time.monotonic() + 120
     while not done():
         assert time.monotonic() < give_up_s, "it does not come to be"
@@ -62,22 +62,22 @@ def rounds_until(driver: SlurmDriver, done: Callable[[], bool]) -> None:
 
 
 def is_up(said: Path, times: int) -> bool:
-    """Whether a driver is at work for so many times."""
+    """Return true once a driver has run for so many rounds."""
     return said.read_text().count("places jobs") >= times
 
 
 class Never(Policy):
-    """Starts nothing."""
+    """A policy that starts nothing."""
 
     name = "never"
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
-        """Nothing."""
+        """Return no actions."""
         return ()
 
 
 class Scripted(Policy):
-    """Does what a test says, by the names of jobs."""
+    """A policy with a script of actions, by the names of jobs."""
 
     name = "scripted"
     needs_free_gpus = False
@@ -86,12 +86,12 @@ class Scripted(Policy):
         self.say = say
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
-        """As told."""
+        """Return the script's actions."""
         return self.say(view)
 
 
 def test_jobs_start_only_when_and_where_the_policy_says(lab: SlurmLab, tmp_path: Path) -> None:
-    """The gate keeps free GPUs free, and a start takes the node that was chosen for it."""
+    """The gate keeps GPUs free, and a start gets the node that was chosen for it."""
     chosen: list[str] = []
 
     def say(view: ClusterView) -> Sequence[Action]:
@@ -110,18 +110,18 @@ def test_jobs_start_only_when_and_where_the_policy_says(lab: SlurmLab, tmp_path:
     assert [name for name, _ in jobs_of(lab)[second].placed] == list(opened.nodes)
     driver.restore()
     lab.wait_for_state(int(first), "RUNNING")
-    # as long as a running job has it, Slurm lists it beyond its end
+    # while a running job has it, Slurm lists it beyond its end
     assert all(each.end_s <= time.time() for each in client_of(lab).reservations())
 
 
-def test_one_call_starts_a_job_whoever_owns_it(lab: SlurmLab, tmp_path: Path) -> None:
+def test_one_call_starts_a_job_of_any_user(lab: SlurmLab, tmp_path: Path) -> None:
     """A start is one scontrol call and the lease; the job's user passes the gate."""
     driver = driver_of(lab, tmp_path)
     driver.begin()
     mine = str(lab.submit("sleep 60", ONE_GPU, MINUTE, user="nobody"))
     report = driver.round()
     assert report.starts == [mine]
-    assert report.calls <= 4  # squeue, sinfo the first time, who may pass, the job
+    assert report.calls <= 4  # squeue, sinfo the first time, the users of the gate, the job
     lab.wait_for_state(int(mine), "RUNNING")
     assert driver.round().calls <= 2  # the queue, and the lease once it is old
     driver.restore()
@@ -145,7 +145,7 @@ def test_many_jobs_start_in_one_round(lab: SlurmLab, tmp_path: Path) -> None:
 
 
 def test_a_user_who_names_the_gate_is_turned_away(lab: SlurmLab, tmp_path: Path) -> None:
-    """Naming the reservation does not help: Slurm or the driver refuses it, and it is logged."""
+    """Naming the reservation has no effect: Slurm or the driver refuses it, and it is logged."""
     driver = driver_of(lab, tmp_path, Never())
     driver.begin()
     driver.gate.extend(["nobody"])
@@ -162,7 +162,9 @@ def test_a_user_who_names_the_gate_is_turned_away(lab: SlurmLab, tmp_path: Path)
 
 
 def test_jobs_of_other_partitions_are_let_through(lab: SlurmLab, tmp_path: Path) -> None:
-    """What is not ours to place starts as Slurm likes, on shared nodes, and counts as busy."""
+    """Jobs outside the driver's partition start as Slurm decides, on shared nodes, and count as
+    busy.
+    """
     driver = driver_of(lab, tmp_path, Never())
     driver.begin()
     theirs = str(lab.submit("sleep 60", ONE_GPU, "--partition=other", MINUTE))
@@ -206,7 +208,7 @@ def test_a_stopped_job_waits_again_and_the_other_takes_its_gpus(
 
 
 def test_the_gpu_count_of_a_malleable_job_is_chosen(lab: SlurmLab, tmp_path: Path) -> None:
-    """A comment that allows 1 or 2 GPUs: the job gets what the policy chose."""
+    """With a comment that allows 1 or 2 GPUs the job gets the policy's choice."""
 
     def say(view: ClusterView) -> Sequence[Action]:
         jobs = view.queue.in_order()
@@ -222,7 +224,7 @@ def test_the_gpu_count_of_a_malleable_job_is_chosen(lab: SlurmLab, tmp_path: Pat
 
 
 def test_caps_are_written_where_users_cannot(lab: SlurmLab, tmp_path: Path) -> None:
-    """A policy that sets caps: AdminComment has the cap, others' words in it stay, recaps too."""
+    """AdminComment has the cap, other text in it stays, and recaps work too."""
 
     class Capping(Scripted):
         sets_caps = True
@@ -247,7 +249,7 @@ def test_caps_are_written_where_users_cannot(lab: SlurmLab, tmp_path: Path) -> N
 
 
 def test_a_budget_puts_starts_off_whatever_the_policy(lab: SlurmLab, tmp_path: Path) -> None:
-    """FIFO knows no budget; the driver keeps it all the same."""
+    """FIFO ignores budgets, but the driver enforces this one."""
     driver = driver_of(lab, tmp_path, budget="900 W")  # 4 x 52 W idle; a start adds up to 348 W
     driver.begin()
     jobs = [lab.submit("sleep 60", ONE_GPU, MINUTE) for _ in range(4)]
@@ -265,7 +267,7 @@ def test_a_budget_puts_starts_off_whatever_the_policy(lab: SlurmLab, tmp_path: P
 def test_a_policy_that_fails_is_stepped_back_from(
     lab: SlurmLab, tmp_path: Path, answer: str
 ) -> None:
-    """Its rounds do nothing; after some of them the driver ends and Slurm goes on by itself."""
+    """Its rounds do nothing; after some of them the driver ends and Slurm continues by itself."""
 
     jobs: list[int] = []
 
@@ -285,7 +287,7 @@ def test_a_policy_that_fails_is_stepped_back_from(
 
 
 def test_slurmctld_may_restart(lab: SlurmLab, tmp_path: Path) -> None:
-    """The driver waits, goes on, and nothing is lost."""
+    """The driver waits and continues, and no job is lost."""
     driver = driver_of(lab, tmp_path)
     driver.client.timeout_s = 1.0
     stop = threading.Event()
@@ -320,7 +322,7 @@ def test_two_drivers_do_not_share_nodes(lab: SlurmLab, tmp_path: Path) -> None:
 def test_killed_at_any_moment_slurm_goes_on_and_nothing_is_held(
     lab: SlurmLab, tmp_path: Path
 ) -> None:
-    """kill -9 a few times, restart, kill for good: every job runs, and none is left held."""
+    """kill -9 a few times, a restart, and a last kill: every job runs, and none stays held."""
     jobs: list[int] = []
     for times, delay_s in enumerate((0.05, 0.4, 0.9), start=1):
         process = start_driver(lab, tmp_path, "--policy", "zeus")
@@ -337,8 +339,8 @@ def test_killed_at_any_moment_slurm_goes_on_and_nothing_is_held(
     assert all(f"JobId={job}" in ended for job in jobs)
 
 
-def test_a_user_slurm_does_not_know_keeps_nobody_else_out(lab: SlurmLab, tmp_path: Path) -> None:
-    """Slurm refuses the whole list for one name; the others are let in one by one."""
+def test_an_unknown_user_does_not_exclude_the_others(lab: SlurmLab, tmp_path: Path) -> None:
+    """Slurm refuses the whole list because of one name; the others are added one by one."""
     driver = driver_of(lab, tmp_path, Never())
     driver.begin()
     driver.gate.extend(["nobody", "no-such-user"])
@@ -348,10 +350,10 @@ def test_a_user_slurm_does_not_know_keeps_nobody_else_out(lab: SlurmLab, tmp_pat
     driver.restore()
 
 
-def test_a_restarted_driver_puts_back_what_slurm_did_not_start(
+def test_a_restarted_driver_holds_jobs_that_slurm_did_not_start(
     lab: SlurmLab, tmp_path: Path
 ) -> None:
-    """GPUs are free but cores are not: what the first driver asked for, the second takes back."""
+    """GPUs are free but cores are not: the second driver cancels the first one's starts."""
     for _ in lab.node_names:
         lab.submit("sleep 60", "--cpus-per-task=8", MINUTE)
     lab.wait(lambda: all(job.has_machines for job in jobs_of(lab).values()), "no cores taken")
@@ -360,7 +362,7 @@ def test_a_restarted_driver_puts_back_what_slurm_did_not_start(
     job = str(lab.submit("sleep 60", ONE_GPU, MINUTE))
     first.round()
     assert jobs_of(lab)[job].required_nodes
-    first.state.unlock()  # as if killed: nothing is undone
+    first.state.unlock()  # as if killed: no cleanup
     settings = DriverSettings(interval_s=0.3, lease_s=5.0, patience_s=0.0)
     second = driver_of(lab, tmp_path, settings=settings)
     assert second.gate.name == first.gate.name
@@ -374,7 +376,7 @@ def test_a_restarted_driver_puts_back_what_slurm_did_not_start(
 
 
 def test_a_job_on_its_way_is_not_held_when_the_gate_ends(lab: SlurmLab, tmp_path: Path) -> None:
-    """Killed after it let a job through that cannot start yet: it starts when it can."""
+    """It was killed after it released a job that cannot start yet: the job starts when it can."""
     for _ in lab.node_names:
         lab.submit("sleep 60", "--cpus-per-task=8", "--job-name=cores", MINUTE)
     lab.wait(lambda: all(job.has_machines for job in jobs_of(lab).values()), "no cores taken")
@@ -383,7 +385,7 @@ def test_a_job_on_its_way_is_not_held_when_the_gate_ends(lab: SlurmLab, tmp_path
     job = lab.submit("sleep 60", ONE_GPU, MINUTE)
     driver.round()
     assert jobs_of(lab)[str(job)].reservation == driver.gate.name
-    # Slurm forgets an ended reservation half a minute later, and holds its jobs without this flag.
+    # Slurm drops an ended reservation half a minute later, and holds its jobs without this flag.
     assert "NO_HOLD_JOBS_AFTER" in lab.run("scontrol", "show", "reservation")
     # From here on no process extends the gate.
     lab.wait(lambda: not client_of(lab).reservations()[0].is_active, "the gate does not end")

@@ -1,4 +1,4 @@
-"""Energy of ended jobs: written once all nodes have reported, and never at the cost of a round."""
+"""Promises of the energy of ended jobs: written once all nodes have reported, without delays."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ esac
 
 
 def slurm(folder: Path, answer: str = "exit 0") -> SlurmClient:
-    """Programs that refuse as those of 22.05 do, and note what they were asked."""
+    """Programs that refuse like those of 22.05, and record their calls."""
     for name in ("scontrol", "sacctmgr"):
         path = folder / name
         path.write_text(FAKE.format(folder=folder, answer=answer))
@@ -31,7 +31,7 @@ def slurm(folder: Path, answer: str = "exit 0") -> SlurmClient:
 
 
 def test_the_energy_of_an_ended_job_goes_into_the_accounts(tmp_path: Path) -> None:
-    """Only when all its nodes have delivered; others' words in AdminComment stay."""
+    """All its nodes must have delivered; other text in AdminComment stays."""
     known: dict[str, MeasuredEnergy] = {}
     log = DriverLog(tmp_path / "log")
     found = EnergyAnnotator(slurm(tmp_path), known.get, log)
@@ -56,7 +56,7 @@ def test_the_energy_of_an_ended_job_goes_into_the_accounts(tmp_path: Path) -> No
 
 
 def test_without_accounts_it_is_said_once(tmp_path: Path) -> None:
-    """The energy is in the store; nothing is tried again and again."""
+    """The energy is in the store, and the attempt is not repeated."""
     client = slurm(
         tmp_path, "echo 'You are not running a supported accounting_storage' >&2; exit 1"
     )
@@ -71,8 +71,8 @@ def test_without_accounts_it_is_said_once(tmp_path: Path) -> None:
     assert len((tmp_path / "said").read_text().splitlines()) == 2
 
 
-def test_a_job_nobody_measured_is_given_up(tmp_path: Path) -> None:
-    """After an hour: its node has no agent."""
+def test_an_unmeasured_job_is_given_up(tmp_path: Path) -> None:
+    """After an hour its node is taken to have no agent."""
     asked = []
     found = EnergyAnnotator(slurm(tmp_path), asked.append, DriverLog(None))
     found.update({"7": job("7", "RUNNING", number="7")}, NOW_S)
@@ -83,7 +83,7 @@ def test_a_job_nobody_measured_is_given_up(tmp_path: Path) -> None:
 
 
 def test_commands_that_fail_say_what_and_hang_no_longer_than_allowed(tmp_path: Path) -> None:
-    """Refused is not away, and away is not refused; none of it is a traceback."""
+    """Refused and unreachable are different errors, and neither is a traceback."""
     client = slurm(tmp_path)
     with pytest.raises(SlurmError, match="already finished") as refused:
         client.text("scontrol", "update")

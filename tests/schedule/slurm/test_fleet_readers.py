@@ -1,4 +1,4 @@
-"""Power and energy from a real server of the fleet, over HTTP."""
+"""Promises of power and energy from a real server of the fleet, over HTTP."""
 
 import json
 import threading
@@ -23,7 +23,7 @@ from .slurm_world import site
 
 
 def say(place: Served, **power_w: float) -> None:
-    """Node n1 reports what it draws."""
+    """Report the power of node n1."""
     body = json.dumps({"power_w": {name.replace("_", ":"): w for name, w in power_w.items()}})
     request = urllib.request.Request(
         f"{place.url}/api/v1/nodes/n1/status",
@@ -34,7 +34,7 @@ def say(place: Served, **power_w: float) -> None:
 
 
 def test_power_and_energy_come_from_the_fleets_server(tmp_path: Path) -> None:
-    """With a token for reading; what is wrong with it is logged, and nothing stops."""
+    """They use a token for reading; errors are logged, and the driver continues."""
     with served(tmp_path) as place:
         token = add_token(place.tokens, "driver", Role.SCHEDULER)
         say(place, gpu_0=123.0, gpu_1=77.0)
@@ -59,13 +59,13 @@ def test_power_and_energy_come_from_the_fleets_server(tmp_path: Path) -> None:
         assert (stored.energy_j, stored.gpu_j) == (1000.0, 1000.0)
         assert energy_from_store(place.state.store, "lab", "78") is None
         assert energy_from_fleet(place.url, token, "lab", "78") is None
-    assert energy_from_fleet(place.url, token, "lab", "77") is None  # it is away
+    assert energy_from_fleet(place.url, token, "lab", "77") is None  # it is unreachable
 
 
 def test_a_server_that_is_away_leaves_estimates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And says so once, not every time."""
+    """It is reported once, not every time."""
     asked = threading.Semaphore(0)
 
     def fetch(*words: Any) -> Any:

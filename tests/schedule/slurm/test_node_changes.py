@@ -1,4 +1,4 @@
-"""Nodes that come and go while a driver is at work, on a real Slurm."""
+"""Promises of nodes that come and go while a driver runs, on a real Slurm."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,12 +25,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
 
 
 def use(lab: SlurmLab, nodes: str) -> None:
-    """The partition has these nodes from now on."""
+    """Set the nodes of the partition."""
     lab.run("scontrol", "update", "PartitionName=all", f"Nodes={nodes}")
 
 
 def rounds_until(driver: SlurmDriver, done: Callable[[], bool]) -> None:
-    """Rounds until something is so."""
+    """Run rounds until a condition holds."""
     give_up_s = time.monotonic() + 120
     while not done():
         assert time.monotonic() < give_up_s, "it does not come to be"
@@ -41,7 +41,7 @@ def rounds_until(driver: SlurmDriver, done: Callable[[], bool]) -> None:
 def test_a_node_that_joins_is_gated_and_used_without_a_restart(
     lab: SlurmLab, tmp_path: Path
 ) -> None:
-    """Nothing begins there by itself, and the policy's jobs do; one that leaves is let go."""
+    """Only the policy's jobs begin there; a node that leaves is released."""
     use(lab, "n1")
     driver = driver_of(lab, tmp_path, settings=OFTEN)
     try:
@@ -72,7 +72,9 @@ def test_a_node_that_joins_is_gated_and_used_without_a_restart(
 def test_nodes_under_which_no_job_could_start_are_not_taken_in(
     lab: SlurmLab, tmp_path: Path
 ) -> None:
-    """Their idle power alone would break the budget: the operator is told, the rest goes on."""
+    """Their idle power alone would break the budget: the operator is told, and the rest
+    continues.
+    """
     use(lab, "n1")
     driver = driver_of(lab, tmp_path, settings=OFTEN)
     idle_w = driver.site.known.cluster.idle_w

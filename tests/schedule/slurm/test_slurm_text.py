@@ -1,4 +1,4 @@
-"""Slurm's short forms: node lists, GPUs, reservations, AdminComment."""
+"""Promises of Slurm's short forms: node lists, GPUs, reservations, AdminComment."""
 
 import pytest
 from hypothesis import given
@@ -86,7 +86,7 @@ def test_our_notes_leave_other_words_alone() -> None:
 
 @given(st.text(max_size=300))
 def test_any_admin_comment_can_be_noted_in(text: str) -> None:
-    """What we wrote is read back, whatever was there; it is one line."""
+    """The note reads back with any other text, and is one line."""
     if "wattloop:" not in text:
         found = format_notes(text, {"cap_w": 250.0})
         assert parse_notes(found) == {"cap_w": 250.0}
@@ -94,7 +94,7 @@ def test_any_admin_comment_can_be_noted_in(text: str) -> None:
 
 
 def test_no_value_begins_another_field() -> None:
-    """Words go to scontrol one by one, without a shell; line breaks are refused."""
+    """Arguments go to scontrol one by one, without a shell; line breaks are refused."""
     words = update_command("17", {"AdminComment": "x JobId=18 Priority=1"})
     assert words == ("scontrol", "update", "JobId=17", "AdminComment=x JobId=18 Priority=1")
     with pytest.raises(SlurmError):

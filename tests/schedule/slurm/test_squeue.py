@@ -1,4 +1,4 @@
-"""Jobs as squeue lists them: every text is the user's own, and none of it leaves its column."""
+"""Promises of squeue's jobs: user texts of any content stay in their column."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from wattloop.schedule.slurm.squeue import COLUMNS, JobLister
 
 
 def read_jobs(text: bytes) -> list[SchedulerJob]:
-    """The jobs of a squeue that prints this."""
+    """Return the jobs of a squeue that prints this."""
     return JobLister(lambda *command: text).jobs()
 
 
@@ -18,7 +18,7 @@ HEAD = {name: heading for name, (heading, _) in COLUMNS.items()}
 
 
 def record(values: dict[str, str]) -> bytes:
-    """One line, as squeue prints it: cut and filled by bytes."""
+    """Return one line as squeue prints it: cut and filled by bytes."""
     return (
         b"".join(
             values.get(name, "").encode()[:width].ljust(width)
@@ -61,7 +61,7 @@ RUNS = {
 
 
 def test_a_waiting_and_a_running_job() -> None:
-    """What is asked for and what is had, with units."""
+    """Requested and allocated resources have units."""
     waits, runs = read_jobs(listing(WAITS, RUNS))
     assert (waits.key, waits.gpus, waits.gpu_type, waits.nodes) == ("17", 4, "a100", 2)
     assert waits.time_limit_s == 86_400 + 2 * 3600 + 3 * 60 + 4
@@ -89,7 +89,7 @@ def test_only_jobs_that_wait_for_machines_are_offered(
 
 
 def test_tasks_of_an_array_are_jobs_of_their_own() -> None:
-    """So that one of them can be started; endless arrays are bounded."""
+    """One of them can be started alone; endless arrays are bounded."""
     found = read_jobs(listing({**WAITS, "JobArrayID": "5_[1-5:2,9%2]"}))
     assert [job.key for job in found] == ["5_1", "5_3", "5_5", "5_9"]
     assert len(read_jobs(listing({**WAITS, "JobArrayID": "5_[0-999999]"}))) == 200
@@ -106,7 +106,7 @@ def test_gpus_may_be_asked_for_in_three_ways() -> None:
 
 @given(st.text(max_size=400), st.text(max_size=2_000))
 def test_hostile_text_stays_in_its_column(name: str, comment: str) -> None:
-    """Line breaks, columns, other jobs' numbers: the next job is read as it is."""
+    """Line breaks, columns, other jobs' numbers: the next job is read correctly."""
     hostile = {**WAITS, "Name": name, "Comment": comment, "Command": name}
     first, second = read_jobs(listing(hostile, RUNS))
     assert (first.key, first.user, first.gpus, first.admin_comment) == ("17", "ada", 4, "")
@@ -115,12 +115,12 @@ def test_hostile_text_stays_in_its_column(name: str, comment: str) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"squeue: error\n", listing(WAITS)[:-7], b"x" * 5000])
 def test_other_columns_are_no_list_of_jobs(text: bytes) -> None:
-    """A Slurm that prints something else is told apart, not misread."""
+    """The output of another Slurm is detected, not misread."""
     with pytest.raises(SlurmError):
         read_jobs(text)
 
 
 def test_columns_in_another_order_are_noticed() -> None:
-    """Headings are compared: a column that is missing moves all others."""
+    """Headings are compared: a missing column shifts all others."""
     with pytest.raises(SlurmError, match="for column"):
         read_jobs(record({**HEAD, "UserName": "NAME"}))

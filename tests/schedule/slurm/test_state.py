@@ -14,7 +14,7 @@ from wattloop.schedule.slurm.state import DriverState
 
 
 def test_what_was_asked_for_is_there_after_a_restart(tmp_path: Path) -> None:
-    """The gate's name, jobs let through with what to undo, users' shares."""
+    """The gate's name, released jobs with their undo data, and users' shares."""
     state = DriverState.load(tmp_path / "state.json")
     state.lock()
     state.released["7"] = ReleasedJob(
@@ -50,7 +50,7 @@ def test_what_was_asked_for_is_there_after_a_restart(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_of_something_else_is_not_taken_for_a_state(tmp_path: Path, text: str) -> None:
-    """Nor overwritten: a reservation named in it could be anybody's."""
+    """It is not overwritten either: a reservation named in it could belong to any user."""
     path = tmp_path / "state.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match="not a state file of a Slurm driver"):
@@ -59,7 +59,9 @@ def test_a_file_of_something_else_is_not_taken_for_a_state(tmp_path: Path, text:
 
 
 def test_the_log_is_plain_and_does_not_repeat_itself(tmp_path: Path) -> None:
-    """Users' texts cannot forge lines or colours, and a refusal a second is one line a minute."""
+    """Users' texts cannot forge lines or colours, and a refusal per second is one line per
+    minute.
+    """
     now_s = [0.0]
     told: list[str] = []
     log = DriverLog(tmp_path / "log", lambda kind, text: told.append(text), lambda: now_s[0])
@@ -74,7 +76,7 @@ def test_the_log_is_plain_and_does_not_repeat_itself(tmp_path: Path) -> None:
 
 
 def test_a_job_that_slurm_does_not_start_is_left_out_longer_each_time() -> None:
-    """But never for ever."""
+    """The time grows, but is bounded."""
     found = BackOff()
     assert [found.add("7", 0.0) for _ in range(7)] == [30, 60, 120, 240, 480, 600, 600]
     found.keep_only({"8"})
@@ -83,6 +85,6 @@ def test_a_job_that_slurm_does_not_start_is_left_out_longer_each_time() -> None:
 
 @pytest.mark.parametrize("given", [{"interval_s": 0.0}, {"lease_s": 2.0}, {"interval_s": 10.0}])
 def test_times_that_make_no_sense_are_refused(given: dict[str, float]) -> None:
-    """A lease outlives a few rounds, or Slurm would start jobs between them."""
+    """A lease must outlast a few rounds, or Slurm would start jobs between them."""
     with pytest.raises(ConfigError):
         DriverSettings(**given)

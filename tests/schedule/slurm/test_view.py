@@ -1,4 +1,4 @@
-"""Slurm's state as the view that policies know, and their answers as a plan."""
+"""Promises of the view: Slurm's state for policies, and their answers as a plan."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from .slurm_world import NOW_S, job, seen, site, view
 
 
 class Says(Policy):
-    """Answers the same, once."""
+    """A policy that gives one answer, once."""
 
     name = "says"
     needs_free_gpus = False
@@ -27,13 +27,13 @@ class Says(Policy):
         self.actions = list(actions)
 
     def decide(self, view: object) -> Sequence[Action]:
-        """What it was given; nothing the second time."""
+        """Return the given actions, and nothing the second time."""
         actions, self.actions = self.actions, []
         return actions  # type: ignore[return-value]  # whatever a test gives
 
 
 def test_jobs_are_sorted_by_what_there_is_to_do() -> None:
-    """Ours to place, let through, another's, ending, uninvited, not eligible."""
+    """To place, released, another's, ending, uninvited, or not eligible."""
     place = site()
     opened = {
         "2": ReleasedJob(key="2", user="ada", why="start", nodes=("n1",), gpus=1),
@@ -86,7 +86,7 @@ def test_gpus_of_all_jobs_are_busy_and_those_of_others_are_not_ours_to_stop() ->
 
 
 def test_power_is_idle_and_busy_and_measured_where_it_is() -> None:
-    """A reading replaces the estimate of its node; what began since is added to it."""
+    """A reading replaces the estimate of its node, and jobs that began since are added."""
     place = site()
     kind = place.known.cluster.types[0]
     old = job("1", "RUNNING", placed=(("n1", 1),))
@@ -101,7 +101,7 @@ def test_power_is_idle_and_busy_and_measured_where_it_is() -> None:
     assert stale.watts == pytest.approx(estimated_w)
 
 
-def test_nobody_is_stopped_for_power_that_no_node_has_read() -> None:
+def test_no_job_is_stopped_for_power_that_no_node_has_read() -> None:
     """A job that has just begun counts at its estimate: it keeps others out, and stays."""
     place = site()
     live = view(place, job("1", "RUNNING", placed=(("n1", 1),), start_s=NOW_S - 1))
@@ -114,7 +114,7 @@ def test_nobody_is_stopped_for_power_that_no_node_has_read() -> None:
 
 
 def test_readings_that_cannot_be_are_refused() -> None:
-    """A node that reports a power station, or no number, is not believed."""
+    """A reading above a node's possible power, or not a number, is ignored."""
     known = site().known
     listed = [
         {"node": "n1", "age_s": 1.0, "power_by_domain_w": {"gpu:0": 250.0, "cpu:0/package": 80.0}},
@@ -132,7 +132,7 @@ def test_readings_that_cannot_be_are_refused() -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_runs_on_a_live_view(name: str) -> None:
-    """The same objects as in the simulator, with nothing refused."""
+    """The objects are those of the simulator, and no action is refused."""
     place = site(budget_w=3_000.0)
     comment = "wattloop:model=resnet-50,batch=128,samples=1e7,deadline=3h"
     jobs = [
@@ -142,7 +142,7 @@ def test_every_policy_runs_on_a_live_view(name: str) -> None:
     ]
     live = view(place, *jobs)
     plan = plan_round(live, place, policy_from(name), 3.0)
-    if not plan.starts:  # one that decides at intervals says when
+    if not plan.starts:  # a policy that decides at intervals names the next time
         live = view(place, *jobs, now_s=plan.wake_s)
         plan = plan_round(live, place, policy_from(name), 3.0)
     assert plan.refusals == []
@@ -151,7 +151,7 @@ def test_every_policy_runs_on_a_live_view(name: str) -> None:
 
 
 def test_impossible_actions_are_refused_in_words() -> None:
-    """Jobs that do not wait, options that are none, nonsense: refused one by one."""
+    """Jobs that do not wait, invalid options and other errors are refused one by one."""
     place = site()
     live = view(place, job("1"), job("2", "RUNNING", partition="other", placed=(("n2", 1),)))
     waits, runs = 0, 1
@@ -167,7 +167,7 @@ def test_impossible_actions_are_refused_in_words() -> None:
 
 
 def test_a_job_that_could_run_is_not_overtaken_for_ever_under_a_budget() -> None:
-    """What does not fit the budget now keeps later jobs back, unless it never could."""
+    """A job that does not fit the budget now delays later jobs, unless it could never fit."""
     kind = site().known.cluster.types[0]
     budget_w = 8 * kind.idle_w + 2.5 * (kind.tdp_w - kind.idle_w)
     place = site(budget_w)
@@ -184,8 +184,8 @@ def test_a_job_that_could_run_is_not_overtaken_for_ever_under_a_budget() -> None
     assert [start.job for start in plan.starts] == [0]
 
 
-def test_standby_counts_power_as_if_nobody_ended() -> None:
-    """Jobs are let through ahead for GPUs that may become free, within the budget at any time."""
+def test_standby_counts_power_as_if_no_job_ended() -> None:
+    """Jobs are released ahead for GPUs that may become free, within the budget at any time."""
     place = site()
     runs = [job(str(n), "RUNNING", gpus=4, placed=((f"n{n}", 4),)) for n in (1, 2)]
     waits = [job(str(n)) for n in range(10, 30)]
@@ -198,7 +198,7 @@ def test_standby_counts_power_as_if_nobody_ended() -> None:
 
 
 def test_a_start_is_one_command_and_can_be_undone() -> None:
-    """Gate, node and count in one call; what the user asked for is remembered."""
+    """Gate, node and count are in one call; the user's request is remembered."""
     place = site()
     live = view(place, job("1", required_nodes=""), job("2", required_nodes="n2"))
     plan = Planner(live, Says(Start(0, 0), Start(1, 0))).ask()
@@ -215,7 +215,7 @@ def test_a_start_is_one_command_and_can_be_undone() -> None:
 
 
 def test_nodes_become_a_cluster() -> None:
-    """Types by the hardware table; what is unknown is left out with the reason."""
+    """Types come from the hardware table; unknown nodes are left out with the reason."""
     nodes = (
         SchedulerNode("n1", "a100", 4, ("gpu",), True),
         SchedulerNode("n2", "v100", 2, ("gpu",), True),

@@ -1,4 +1,4 @@
-"""Bad traces are refused with file, line, column and remedy; what is left out is counted."""
+"""Promises of bad traces: refused with file, line, column and remedy; omissions are counted."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def refusal(folder: Path, text, **more) -> str:
 def test_a_wrong_row_is_refused_by_line_and_column_or_left_out_and_counted(
     tmp_path, row, said
 ) -> None:
-    """Both on request; the good rows around it stay."""
+    """Both on request; the valid rows around it stay."""
     text = f"{HEAD}0,1,5,u\n{row}\n2,1,5,u\n"
     message = refusal(tmp_path, text)
     assert message.startswith(said) and "(jobs.trace.unusable=leave_out)" in message
@@ -66,7 +66,7 @@ def test_a_wrong_row_is_refused_by_line_and_column_or_left_out_and_counted(
     ],
 )
 def test_values_that_need_not_be_there_must_be_right(tmp_path, name, cell, said) -> None:
-    """A job of no steps would be done before it begins."""
+    """A job of zero steps would be done before it begins."""
     text = f"arrival,gpus,duration,{name}\n0,1,5,{cell}\n1,1,5,\n"
     assert refusal(tmp_path, text).startswith(f":2: {said}")
     trace = read(tmp_path, text, unusable="leave_out")
@@ -74,7 +74,7 @@ def test_values_that_need_not_be_there_must_be_right(tmp_path, name, cell, said)
 
 
 def test_numbers_of_four_hundred_digits_are_none(tmp_path) -> None:
-    """Neither as days nor as GPUs nor in a first row without names."""
+    """They are valid neither as days nor as GPUs nor in a first row without names."""
     days = f"Submit|Elapsed|AllocTRES\n2024-01-05|{'9' * 400}-00:00:01|gres/gpu=1\n"
     assert ":2: column Elapsed" in refusal(tmp_path, days)
     cards = f"Submit|Elapsed|AllocTRES\n2024-01-05|00:01|gres/gpu={'9' * 400}\n"
@@ -82,13 +82,13 @@ def test_numbers_of_four_hundred_digits_are_none(tmp_path) -> None:
 
 
 def test_a_column_that_is_empty_throughout_is_none(tmp_path) -> None:
-    """So that what it would say is drawn, as if it were not there."""
+    """Its values are then drawn, as if the column were missing."""
     trace = read(tmp_path, "arrival,gpus,duration,user,deadline\n0,1,5,,\n1,1,5,,\n")
     assert trace.user is None and trace.deadline_s is None
 
 
 def test_missing_columns_are_named_with_those_found_and_expected(tmp_path) -> None:
-    """So that the user can map them."""
+    """The user can then map them."""
     said = refusal(tmp_path, "when,gpus,length\n0,1,5\n")
     assert said.startswith(":1: no column for arrival (expected as arrival_s or arrival or")
     assert "and duration (expected as duration_s" in said
@@ -113,7 +113,7 @@ def test_columns_can_be_mapped_with_their_units(tmp_path) -> None:
 
 
 def test_a_column_named_otherwise_has_its_usual_unit(tmp_path) -> None:
-    """Slurm's elapsed time is a clock, a column of the user's own is in seconds."""
+    """Slurm's elapsed time is a clock time; a column of the user's own is in seconds."""
     text = "Submit|secs|AllocTRES\n2024-01-05T10:00:00|90|gres/gpu=1\n"
     trace = read(tmp_path, text, form="sacct", columns={"duration": "secs"})
     assert trace.duration_s.tolist() == [90]
@@ -129,7 +129,7 @@ def test_a_column_named_otherwise_has_its_usual_unit(tmp_path) -> None:
     ],
 )
 def test_a_mapping_to_nothing_is_refused(tmp_path, columns, said) -> None:
-    """Fields and columns with a typo."""
+    """A typing error in fields and columns."""
     (tmp_path / "t.csv").write_text(HEAD + "0,1,5,u\n")
     with pytest.raises(ConfigError) as refused:
         read_trace(tmp_path / "t.csv", columns=columns)
@@ -137,7 +137,7 @@ def test_a_mapping_to_nothing_is_refused(tmp_path, columns, said) -> None:
 
 
 def test_unsorted_arrivals_are_sorted_and_said(tmp_path) -> None:
-    """A fact of traces; rows of one moment stay in their order."""
+    """Traces may be unsorted; rows of one moment stay in their order."""
     trace = read(tmp_path, "arrival_s,gpus,duration_s,name\n9,1,1,a\n5,2,2,b\n9,3,3,c\n7,4,4,d\n")
     assert trace.arrival_s.tolist() == [0, 2, 4, 4] and trace.names == ("b", "d", "a", "c")
     assert trace.gpus.tolist() == [2, 4, 1, 3]
@@ -174,7 +174,7 @@ def test_files_that_are_no_traces(tmp_path, content, said) -> None:
 
 
 def test_missing_files_folders_and_formats(tmp_path) -> None:
-    """With the reason of the system, and near names."""
+    """The error has the system's reason, and near names."""
     with pytest.raises(ConfigError, match=r"no\.csv: cannot be read: No such file"):
         read_trace(tmp_path / "no.csv")
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
@@ -194,25 +194,25 @@ def test_lines_are_counted_rightly_beyond_the_first_piece(tmp_path) -> None:
 
 
 def test_line_breaks_in_values_are_said_as_rows(tmp_path) -> None:
-    """No line is better than a wrong one."""
+    """Without a line number there is at least no wrong one."""
     said = refusal(tmp_path, HEAD + '0,1,5,"two\nlines"\n1,1,x,u\n')
     assert said.startswith(", row 3: column duration_s: 'x'")
 
 
 def test_jobs_larger_than_any_cluster_are_kept(tmp_path) -> None:
-    """Whether they can run is known later, and said then."""
+    """Whether they can run is decided and reported later."""
     assert read(tmp_path, HEAD + "0,4096,5,u\n").gpus.tolist() == [4096]
 
 
 def test_very_many_jobs_have_no_names(tmp_path, monkeypatch) -> None:
-    """Their memory is spared, and that is said."""
+    """Names would take much memory, and a note says that they are left out."""
     monkeypatch.setattr("wattloop.schedule.traces.reader.MOST_NAMED", 2)
     trace = read(tmp_path, "job,arrival,gpus,duration\na,0,1,1\nb,1,1,1\nc,2,1,1\n")
     assert not trace.names and any("names of jobs are not kept" in note for note in trace.notes)
 
 
 def test_progress_is_told_as_a_share(tmp_path) -> None:
-    """Up to 1, never back."""
+    """It rises to 1 and never falls."""
     told: list[float] = []
     rows = "".join(f"{n},1,5,u\n" for n in range(50_000))
     read(tmp_path, HEAD + rows, progress=told.append)

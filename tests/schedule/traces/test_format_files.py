@@ -1,4 +1,4 @@
-"""The user's own mappings are read from YAML, with errors by line."""
+"""Promises of the user's own mappings: read from YAML, with errors by line."""
 
 import pytest
 
@@ -24,7 +24,7 @@ unusable: leave_out
 
 
 def test_a_mapping_of_the_user_s_own(tmp_path) -> None:
-    """All that a format can say, in one file."""
+    """One file has all features of a format."""
     (tmp_path / "mine.yaml").write_text(MINE)
     (tmp_path / "t.csv").write_text(
         "t0;hours;cards;state\n2024-01-01;1.5;;done\n2024-01-02;x;2;done\n2024-01-03;1;2;running\n"
@@ -50,7 +50,7 @@ def test_a_mapping_of_the_user_s_own(tmp_path) -> None:
     ],
 )
 def test_a_typo_in_a_mapping_is_named_by_line(tmp_path, old, new, said) -> None:
-    """Each kind of fault."""
+    """This covers each kind of error."""
     file = tmp_path / "mine.yaml"
     assert old in MINE
     file.write_text(MINE.replace(old, new))

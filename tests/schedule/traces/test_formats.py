@@ -1,4 +1,4 @@
-"""Every shipped format is told by its columns and means what its makers say."""
+"""Promises of shipped formats: each is recognised by its columns, with its makers' meaning."""
 
 import gzip
 import json
@@ -85,7 +85,7 @@ def test_itp_with_the_models_of_elasticflow(tmp_path, renamed) -> None:
 
 
 def test_alibaba_pai_has_no_line_of_names(tmp_path) -> None:
-    """Parts of GPUs are rounded up, CPU tasks and unfinished ones counted, not lost in silence."""
+    """Parts of GPUs are rounded up; CPU tasks and unfinished ones are counted in a note."""
     trace = read(tmp_path, PAI)
     assert trace.gpus.tolist() == [1, 4] and trace.duration_s.tolist() == [38, 200]
     assert trace.arrival_s.tolist() == [0, 10] and trace.gpu_type.values == ("MISC", "V100")
@@ -96,7 +96,7 @@ def test_alibaba_pai_has_no_line_of_names(tmp_path) -> None:
 
 
 def test_alibaba_pai_with_names_and_users(tmp_path) -> None:
-    """The same table with a first line, as people make it by joining."""
+    """The same table has a first line, as after a join."""
     names = (
         "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type"
     )
@@ -107,7 +107,7 @@ def test_alibaba_pai_with_names_and_users(tmp_path) -> None:
 
 @pytest.mark.parametrize("text", [GAVEL_TEN, GAVEL_SEVEN])
 def test_gavel_has_models_batches_and_steps_but_no_durations(tmp_path, text) -> None:
-    """Steps count over all workers; quotes in commands are no quotes of CSV."""
+    """Steps count over all workers; quotes in commands are not quotes of CSV."""
     trace = read(tmp_path, text)
     assert np.isnan(trace.duration_s).all()
     if text is GAVEL_TEN:
@@ -120,7 +120,9 @@ def test_gavel_has_models_batches_and_steps_but_no_durations(tmp_path, text) -> 
 
 
 def test_slurm_accounting(tmp_path) -> None:
-    """Steps, jobs that never ran, still run, or have no GPU are counted; times are D-HH:MM:SS."""
+    """Steps, and jobs that never ran, still run or have no GPU, are counted; times are
+    D-HH:MM:SS.
+    """
     trace = read(tmp_path, SACCT)
     assert trace.names == ("10", "12") and trace.arrival_s.tolist() == [0, 60]
     assert trace.duration_s.tolist() == [86_400 + 7_384, 123] and trace.gpus.tolist() == [2, 4]
@@ -184,14 +186,14 @@ def test_philly_s_own_log(tmp_path) -> None:
 
 
 def test_a_packed_trace(tmp_path) -> None:
-    """Gzip is seen by its first bytes."""
+    """Gzip is recognised by its first bytes."""
     file = tmp_path / "trace.csv"
     file.write_bytes(gzip.compress(PHILLY.encode()))
     assert len(read_trace(file)) == 2
 
 
 def test_every_shipped_format_says_what_it_is() -> None:
-    """For lists and docs."""
+    """The text is for lists and docs."""
     formats = known_formats()
     assert [*formats][-1] == "plain" and len(formats) >= 7
     assert all(form.about and (form.source or name == "plain") for name, form in formats.items())

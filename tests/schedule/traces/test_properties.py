@@ -1,4 +1,4 @@
-"""Whatever is in a file: the same jobs, or a clear refusal."""
+"""Promises of traces of any content: the same jobs, or a clear refusal."""
 
 import csv
 import io
@@ -60,7 +60,7 @@ def test_what_is_written_is_read(tmp_path, jobs, separator) -> None:
 @given(rows=st.lists(st.lists(CELLS, min_size=3, max_size=5), max_size=6))
 @example(rows=[["-1", "1.6e-267", "10", ""]])  # part of a GPU, however small, is one
 def test_no_row_is_lost_in_silence(tmp_path, rows) -> None:
-    """Rows = jobs + those left out, by the notes themselves; values are always usable."""
+    """Rows = jobs + omitted ones in the notes; values are always usable."""
     file = written(tmp_path, ("arrival", "gpus", "duration", "deadline"), rows)
     try:
         trace = read_trace(file, unusable="leave_out")
@@ -77,7 +77,7 @@ def test_no_row_is_lost_in_silence(tmp_path, rows) -> None:
 @QUICK
 @given(content=st.binary(max_size=300))
 def test_any_bytes_are_a_trace_or_a_refusal(tmp_path, content) -> None:
-    """Never another error."""
+    """There is never another error."""
     (tmp_path / "t.csv").write_bytes(content)
     try:
         read_trace(tmp_path / "t.csv")

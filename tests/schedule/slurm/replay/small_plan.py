@@ -1,4 +1,4 @@
-"""A plan small enough to work out by hand: no model has to be traced for it."""
+"""A plan small enough to check by hand, without traced models."""
 
 import math
 
@@ -19,7 +19,7 @@ IDLE_W = 50.0
 def small_plan(
     rows: list[tuple[float, float]], *, gpus: int = 1, nodes: int = 2, budget_w: float = math.inf
 ) -> ReplayPlan:
-    """Jobs from (arrival, samples): a GPU takes a second per sample and draws 300 W."""
+    """Return jobs from (arrival, samples): a GPU takes a second per sample and draws 300 W."""
     cluster = Cluster(
         "small",
         (GpuType("a100", gpu_named("a100-sxm-40"), IDLE_W),),
@@ -41,5 +41,5 @@ def small_plan(
 
 
 def kinds_of(plan: ReplayPlan) -> list[tuple[int, ...]]:
-    """GPU counts that each job may have."""
+    """Return the GPU counts that each job may have."""
     return [plan.open.kinds[int(kind)].gpus for kind in np.asarray(plan.open.kind)]

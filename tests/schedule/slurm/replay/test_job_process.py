@@ -1,4 +1,4 @@
-"""Promise: a replayed job makes its GPUs draw what the oracle says, as long as it says."""
+"""Promise: GPUs of a replayed job draw the oracle's power for the oracle's time."""
 
 import os
 import signal
@@ -17,14 +17,14 @@ NAMES = {0: "n1", 1: "n2"}
 
 
 def started(folder: Path, job: int, **variables: str) -> "subprocess.Popen[str]":
-    """A job as slurmd would start it on n2."""
+    """Start a job as slurmd would on n2."""
     environment = {**os.environ, "SLURMD_NODENAME": "n2", "SLURM_JOB_ID": "7", **variables}
     command = [sys.executable, "-m", PROGRAM, str(folder), str(job)]
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
 
 def test_gpus_of_the_job_draw_its_power_for_its_time(tmp_path: Path) -> None:
-    """0.3 s of 300 W on the one GPU it was given, idle power on all others."""
+    """0.3 s of 300 W on its one GPU, and idle power on all others."""
     plan = small_plan([(0, 0.3)])
     write_plan(plan, tmp_path, NAMES)
     assert started(tmp_path, 0, CUDA_VISIBLE_DEVICES="1").wait() == 0
@@ -40,8 +40,8 @@ def test_gpus_of_the_job_draw_its_power_for_its_time(tmp_path: Path) -> None:
 
 
 def test_a_stopped_job_leaves_idle_gpus_and_keeps_its_work_if_told(tmp_path: Path) -> None:
-    """Stopped by SIGTERM it notes how far it came; started again, it does the rest."""
-    plan = small_plan([(0, 6.0)])  # long before its end it has been stopped
+    """Stopped by SIGTERM it writes its progress; started again, it does the rest."""
+    plan = small_plan([(0, 6.0)])  # it was stopped long before its end
     write_plan(plan, tmp_path, NAMES)
     keeps = {"CUDA_VISIBLE_DEVICES": "0", "WATTLOOP_REPLAY_KEEPS": "work"}
     card = virtual_gpus(plan.cluster, tmp_path, NAMES)["n2"][0]
@@ -59,7 +59,7 @@ def test_a_stopped_job_leaves_idle_gpus_and_keeps_its_work_if_told(tmp_path: Pat
 
 
 def test_a_job_without_gpus_says_so(tmp_path: Path) -> None:
-    """Exit code 2 and a line in words."""
+    """Exit code 2 and one line of text."""
     write_plan(small_plan([(0, 1)]), tmp_path, NAMES)
     with started(tmp_path, 0, CUDA_VISIBLE_DEVICES="") as process:
         assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""Promise: what a Slurm takes to start a job and to clear away another is told from its jobs."""
+"""Promise: Slurm's latencies of starting and clearing jobs are measured from its jobs."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ GPU, OTHER = ("n1", 0), ("n1", 1)
 
 
 def test_start_and_end_latencies_come_from_decisions_and_work() -> None:
-    """Work began 0.5 s after each decision; the GPU was given away 0.8 s after it was left."""
+    """Work began 0.5 s after each decision; the GPU was assigned 0.8 s after it was left."""
     ran = [
         ReplayedRun(0, 10, (GPU,), 1.5, 5.0, 1.0),
         ReplayedRun(1, 11, (GPU,), 6.3, 9.0, 1.0),
@@ -37,7 +37,7 @@ def test_a_job_that_came_later_says_nothing_of_the_end_before() -> None:
 
 
 def test_jobs_that_waited_for_their_turn_do_not_count() -> None:
-    """Two start in one pass: the second had a free GPU all along, and waited for the first."""
+    """Two start in one pass: the second had a free GPU, and waited for the first."""
     ran = [
         ReplayedRun(0, 10, (OTHER,), 0.1, 2.0, 1.0),
         ReplayedRun(1, 11, (GPU,), 0.1, 10.0, 1.0),
@@ -89,7 +89,7 @@ def test_without_the_log_a_start_is_taken_in_the_middle_of_its_second() -> None:
 
 
 def test_under_a_budget_the_parts_of_the_latency_are_added() -> None:
-    """0.1 s until Slurm knew, a look every 0.5 s, 0.3 s until it was done: 0.65 s."""
+    """0.1 s until Slurm knew, a poll every 0.5 s, 0.3 s until it was done: 0.65 s."""
     ran = [ReplayedRun(0, 10, (GPU,), 1.0, 5.0, 1.0)]
     times = JobTimes({11: 7.3}, {10: 5.1}, "log")
     looks = [(0.5 * number, [11] if number == 14 else []) for number in range(20)]

@@ -48,7 +48,7 @@ def test_a_replay_is_measured_and_compared(lab: SlurmLab) -> None:
     assert told[-1] == 5
     assert found.policy == "slurm (sched/builtin)"
     idle_j = 4 * 50 * figures.makespan_s  # all GPUs, all the time
-    busy_j = 4.0 * 250 * plan.speedup  # what four GPU seconds of work add
+    busy_j = 4.0 * 250 * plan.speedup  # the additional energy of four GPU seconds of work
     assert figures.gpu_energy_j == pytest.approx(idle_j + busy_j, rel=0.15)
     assert max(sample.power_w for sample in samples) == pytest.approx(figures.peak_w)
     assert min(sample.power_w for sample in samples) >= 50 * 4 - 1
@@ -72,7 +72,7 @@ def test_a_job_that_fails_ends_the_replay_with_its_name(
 
 
 def test_jobs_of_others_are_in_the_way(lab: SlurmLab) -> None:
-    """The simulator would think their GPUs free."""
+    """The simulator would assume that their GPUs are free."""
     number = lab.submit("sleep 100", "--gres=gpu:1")
     lab.wait_for_state(number, "RUNNING")
     with pytest.raises(ConfigError, match="1 jobs run on n1,n2"):

@@ -1,4 +1,4 @@
-"""Promise: the simulator stands in for the scheduler that this Slurm has, as it is configured."""
+"""Promise: the simulator uses the scheduler that this Slurm is configured with."""
 
 import pytest
 
@@ -7,12 +7,12 @@ from wattloop.schedule.slurm.replay.simulation import own_scheduler
 
 
 def policy_for(*lines: str) -> str:
-    """Of a Slurm that says so of itself."""
+    """Return the policy for a Slurm with this configuration."""
     return own_scheduler(lambda *command: "\n".join(lines) + "\n").policy
 
 
 def test_first_in_first_out_and_backfill_with_its_looks() -> None:
-    """`bf_interval`, or Slurm's own half a minute."""
+    """The interval is `bf_interval`, or Slurm's default of half a minute."""
     backfill = "SchedulerType           = sched/backfill"
     assert policy_for("SchedulerType           = sched/builtin") == "fifo"
     assert policy_for(backfill) == "backfill{look_s: 30}"
@@ -21,6 +21,6 @@ def test_first_in_first_out_and_backfill_with_its_looks() -> None:
 
 
 def test_an_unknown_scheduler_is_refused() -> None:
-    """The simulator could not be told what it does."""
+    """The simulator does not know its rules."""
     with pytest.raises(ConfigError, match="SchedulerType"):
         policy_for("SchedulerType           = sched/other")

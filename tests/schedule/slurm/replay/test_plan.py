@@ -1,4 +1,4 @@
-"""Promise: a plan is the scenario's jobs, faster, as Slurm can be asked for them."""
+"""Promise: a plan has the scenario's jobs, accelerated, in the form of Slurm's options."""
 
 import numpy as np
 import pytest
@@ -50,6 +50,6 @@ def test_limits_are_whole_minutes_that_no_placement_exceeds() -> None:
 
 @pytest.mark.parametrize("speedup", [0.0, -3.0, 0.5, 1e9, float("nan")])
 def test_a_speedup_that_is_none_is_refused(speedup: float) -> None:
-    """With the range that is allowed."""
+    """The error has the allowed range."""
     with pytest.raises(ConfigError, match="from 1 to 100000"):
         replay_plan(load_scenario("slurm-lab", TINY), speedup=speedup)

@@ -1,4 +1,4 @@
-"""Promise: no watt of any node is missed, neither by the samples nor between them."""
+"""Promise: power of all nodes is recorded, in the samples and between them."""
 
 import time
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Promise: the simulator gets the same jobs, with what each scheduler may know and choose."""
+"""Promise: the simulator gets the same jobs, with each scheduler's knowledge and choices."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_latencies_are_in_time_and_energy() -> None:
 
 
 def test_backfill_believes_time_limits() -> None:
-    """A wide job is promised the end of the minute: a short one that would fit does not go ahead.
+    """A wide job is promised the end of the minute, so a short one that would fit waits.
 
     Three GPUs busy for 10 s (limit: a minute); the job of two nodes waits for them, and so does
     the one behind it, whose minute would end after theirs.

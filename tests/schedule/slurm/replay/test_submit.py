@@ -1,4 +1,4 @@
-"""Promise: a job is submitted as its user asks for it, and says what it trains when asked to."""
+"""Promise: a job is submitted with its user's options, and on request describes its training."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def test_a_job_asks_for_gpus_of_one_node(tmp_path: Path) -> None:
 
 
 def test_a_wide_job_runs_on_all_its_nodes(tmp_path: Path) -> None:
-    """Its program is started once on each."""
+    """Its program starts once on each."""
     command = sbatch_command(small_plan([(0, 10)], gpus=4), 0, tmp_path)
     assert {"--nodes=2", "--gres=gpu:2"} <= set(command)
     assert "; srun --ntasks-per-node=1 " in command[-1]
@@ -43,7 +43,7 @@ def test_a_job_that_no_nodes_can_share_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_described_job_says_what_it_trains(tmp_path: Path) -> None:
-    """In the grammar of a job's comment; its deadline counts from its submission."""
+    """The text is a job's comment; its deadline counts from its submission."""
     plan = small_plan([(5, 10)], gpus=2)
     due = replace(plan.open, deadline_s=np.array([35.0]))
     assert job_comment(plan, 0) == "wattloop:model=toy,batch=1,samples=10,gpus=1|2"
@@ -65,7 +65,7 @@ def test_jobs_find_time_and_power_of_every_placement(tmp_path: Path) -> None:
 
 
 def test_a_driver_understands_every_comment_of_the_shipped_lab() -> None:
-    """What the simulator knows of a job and what a driver reads in its comment are the same."""
+    """The simulator and a driver that reads the comment know the same of a job."""
     plan = replay_plan(load_scenario("slurm-lab"), speedup=10, most_jobs=60)
     describer = JobEstimator(FleetOracle.of(plan.cluster, plan.oracle))
     first = {int(kind): job for job, kind in reversed(list(enumerate(plan.open.kind)))}
