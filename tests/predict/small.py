@@ -9,7 +9,7 @@ LAYERS = 3
 
 
 def small_workload(**changes: Any) -> Workload:
-    """Three like layers of one product and one sum each, and an optimizer."""
+    """Return three equal layers of one product and one sum each, and an optimizer."""
     operations = []
     for layer in range(LAYERS):
         for phase, count in ((Phase.FORWARD, 1), (Phase.BACKWARD, 2)):

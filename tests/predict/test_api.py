@@ -14,8 +14,8 @@ from wattloop.core.errors import ConfigError
 from wattloop.predict import predict
 
 
-def test_every_name_is_there_and_others_are_not() -> None:
-    """`__all__` promises nothing that does not exist."""
+def test_every_name_exists_and_others_do_not() -> None:
+    """Every name in `__all__` exists."""
     for name in wattloop.predict.__all__:
         assert getattr(wattloop.predict, name) is not None
     with pytest.raises(AttributeError, match="forecats"):
@@ -23,7 +23,7 @@ def test_every_name_is_there_and_others_are_not() -> None:
 
 
 def test_importing_loads_neither_torch_nor_numpy() -> None:
-    """A program that may predict pays for it only when it does."""
+    """A program pays for the imports only when it predicts."""
     code = "import sys, wattloop.predict; print(*({'torch', 'numpy', 'yaml'} & set(sys.modules)))"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     done = subprocess.run(
@@ -33,7 +33,7 @@ def test_importing_loads_neither_torch_nor_numpy() -> None:
 
 
 def test_a_module_with_inputs_and_loss_is_predicted_as_given() -> None:
-    """What is given is not guessed; the module is left as it was."""
+    """Given inputs are not guessed, and the module is unchanged."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     module = torch.nn.Linear(16, 4).eval()
     before = module.weight.clone()
@@ -50,7 +50,7 @@ def test_a_module_with_inputs_and_loss_is_predicted_as_given() -> None:
 
 
 def test_a_workload_answers_for_any_gpu_and_run() -> None:
-    """Traced once, asked often."""
+    """One trace serves many predictions."""
     one = predict(small_workload(), gpu="a100", steps=100)
     assert one.run is not None
     assert one.run.time_s.value == pytest.approx(100 * one.prediction.step_s)
@@ -76,14 +76,14 @@ def test_a_workload_answers_for_any_gpu_and_run() -> None:
         ({"epochs": float("nan"), "samples": 10}, "epochs nan: must be above 0"),
     ],
 )
-def test_what_is_of_another_kind_is_refused(options: dict[str, object], said: str) -> None:
+def test_arguments_of_another_kind_are_refused(options: dict[str, object], said: str) -> None:
     """A ConfigError that names the argument, never a bare TypeError or AttributeError."""
     with pytest.raises(ConfigError, match=said):
         predict(small_workload(), **options)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_whole_numbers_of_other_libraries_are_numbers() -> None:
-    """What numpy counts is taken as it is, and can be written as JSON."""
+    """Numbers of numpy are accepted, and can be written as JSON."""
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
     forecast = predict(small_workload(), gpus=numpy.int64(2), steps=numpy.int32(5))
     assert forecast.run is not None
@@ -92,7 +92,7 @@ def test_whole_numbers_of_other_libraries_are_numbers() -> None:
 
 
 def test_a_whole_number_with_a_point_is_that_number() -> None:
-    """8.0 is a batch of 8, as 2.0 are 2 GPUs."""
+    """8.0 is a batch of 8, and 2.0 are 2 GPUs."""
     torch = pytest.importorskip("torch", reason="modules are torch's")
     forecast = predict(torch.nn.Linear(16, 4), batch=8.0, gpus=2.0, steps=5.0)  # type: ignore[arg-type]  # floats on purpose
     assert forecast.run is not None

@@ -17,7 +17,7 @@ from wattloop.predict.workload.workload import Workload
 
 
 def test_like_layers_are_one_row_and_parts_add_up() -> None:
-    """Three like layers are `layers.0-2`; FLOPs, calls and time are those of all of them."""
+    """Three equal layers are `layers.0-2`; FLOPs, calls and time are those of all of them."""
     workload = small_workload()
     placement = Placement(gpu_named("h200"))
     estimator = estimator_for(placement.gpu)
@@ -44,7 +44,7 @@ def test_passes_that_accumulate_count_but_the_optimizer_counts_once() -> None:
 
 
 def test_layers_that_differ_stay_apart() -> None:
-    """Only neighbours that do the same work are put together."""
+    """Only neighbours that do the same work are merged."""
     sizes = (1.0, 1.0, 2.0, 1.0)
     operations = tuple(
         Operation("aten.add", Kind.ELEMENTWISE, Phase.FORWARD, f"h.{i}.act", bytes_read=size)

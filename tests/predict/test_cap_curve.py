@@ -20,14 +20,14 @@ CAPS = np.array([100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0])
 
 
 def test_the_curve_passes_through_the_measured_point() -> None:
-    """At the cap it was measured at, nothing is predicted."""
+    """At the cap of the measurement the curve equals the measurement."""
     curve = cap_curve([3.0, 5.0, 7.0], [60.0, 150.0, 230.0], [250.0], V100)
     assert curve.step_s[:, 0] == pytest.approx([3.0, 5.0, 7.0])
     assert curve.power_w[:, 0] == pytest.approx([60.0, 150.0, 230.0], rel=1e-3)
 
 
 def test_an_idle_gpu_does_not_feel_any_cap() -> None:
-    """A program that draws static power has a flat curve."""
+    """A program that draws static power only has a flat curve."""
     curve = cap_curve(1.0, 36.0, CAPS, V100)
     assert curve.step_s == pytest.approx(np.ones((1, 7)))
     assert curve.power_w == pytest.approx(np.full((1, 7), 36.0), rel=1e-3)
@@ -46,21 +46,21 @@ def test_a_busy_gpu_slows_down_more_and_more_under_lower_caps() -> None:
 
 
 def test_an_uncapped_measurement_at_another_limit_is_taken_as_such() -> None:
-    """A point that was measured under a cap says more of demand than its watts do."""
+    """A point measured under a cap says more about the demand than its watts do."""
     free = cap_curve(1.0, 150.0, [100.0], V100)
     capped = cap_curve(1.0, 150.0, [100.0], V100, at_cap_w=155.0)
     assert capped.step_s[0, 0] > free.step_s[0, 0]
 
 
 def test_a_higher_cap_than_the_measured_one_is_quicker() -> None:
-    """A program that was held by its cap runs on when the cap is raised, and draws more."""
+    """A program limited by its cap gets faster when the cap is raised, and draws more."""
     curve = cap_curve(1.0, 100.0, [100.0, 110.0, 150.0], V100, at_cap_w=100.0)
     assert (curve.step_s[0, :2] > curve.step_s[0, 1:]).all()
     assert (curve.power_w[0, :2] < curve.power_w[0, 1:]).all()
 
 
 def test_a_program_at_its_cap_is_like_one_a_watt_below() -> None:
-    """Demand beyond the cap is unknown there; the least is taken, without a jump."""
+    """Demand above the cap is unknown there; the least is assumed, without a jump."""
     curve = cap_curve([1.0, 1.0], [249.0, 250.0], [100.0, 150.0, 200.0], V100)
     np.testing.assert_allclose(curve.step_s[0], curve.step_s[1], rtol=0.02)
 
@@ -75,13 +75,13 @@ def test_a_point_above_its_cap_is_still_met() -> None:
 
 @pytest.mark.parametrize("wrong", [0.0, -5.0, float("nan")])
 def test_nothing_is_predicted_from_no_power(wrong: float) -> None:
-    """The field is named."""
+    """The error names the field."""
     with pytest.raises(ConfigError, match="power_w must be above 0"):
         cap_curve(1.0, wrong, [100.0], V100)
 
 
 def test_wrong_points_are_named() -> None:
-    """Which argument, not what numpy makes of it."""
+    """The error names the argument, without an error of numpy."""
     with pytest.raises(ConfigError, match=r"step_s must be above 0, not \[inf\]"):
         cap_curve(float("inf"), 100.0, [100.0], V100)
     with pytest.raises(ConfigError, match="at_cap_w must be above 0"):

@@ -10,7 +10,7 @@ HOT = ClockedStep(compute_s=0.08, memory_s=0.02, static_w=100.0, compute_j=50.0,
 
 
 def test_without_a_cap_or_below_it_nothing_changes() -> None:
-    """A cap above what the step draws has no effect at all."""
+    """A cap above the power of the step has no effect at all."""
     free = capped_step(HOT)
     assert (float(free.clock), float(free.step_s)) == (1.0, pytest.approx(0.1))
     assert float(free.power_w) == pytest.approx(100 + 60 / 0.1)
@@ -61,7 +61,7 @@ def test_no_cap_brings_the_clock_below_the_lowest() -> None:
 
 
 def test_a_locked_clock_is_a_ceiling_under_a_cap() -> None:
-    """Both at once: whichever is lower."""
+    """The lower of the two applies."""
     assert float(capped_step(HOT, cap_w=690.0, clock=0.7).clock) == pytest.approx(0.7)
     assert float(capped_step(HOT, cap_w=300.0, clock=0.9).power_w) == pytest.approx(300.0, rel=1e-3)
 
@@ -93,7 +93,7 @@ def test_many_placements_at_once_are_each_alone() -> None:
 
 
 def test_clocks_and_control_draw_less_at_a_lower_clock() -> None:
-    """`clocked_w` follows f V^2, whatever runs."""
+    """`clocked_w` follows f V^2 for any work."""
     idle = ClockedStep(compute_s=0.0, memory_s=1.0, static_w=40.0, compute_j=0.0, clocked_w=60.0)
     assert float(capped_step(idle).power_w) == pytest.approx(100.0)
     assert float(capped_step(idle, clock=0.5, voltage=FLAT).power_w) == pytest.approx(

@@ -34,7 +34,7 @@ def exchange_by_schedule(
     bucket_bytes: float = BUCKET_BYTES,
     interference: float = INTERFERENCE,
 ) -> Exchange:
-    """Exact exchange of gradients: seconds since backward began, and bytes, of each."""
+    """Compute the exact exchange: seconds since backward began, and bytes, of each gradient."""
     if ring.gpus <= 1:
         return Exchange(np.zeros(()), np.zeros(()))
     total_s = free_s = 0.0
@@ -73,7 +73,7 @@ def test_a_long_backward_hides_all_but_the_last_bucket() -> None:
 
 
 def test_a_short_backward_hides_nothing_but_itself() -> None:
-    """Sending goes on after backward; never longer than without overlap, never negative."""
+    """Sending continues after backward; it is never longer than without overlap, never negative."""
     size = 10.0 * BUCKET_BYTES
     alone = exchange(size, 1e-3, RING, overlap=False)
     done = exchange(size, 1e-3, RING, interference=0.0)
@@ -91,7 +91,7 @@ def test_what_is_hidden_slows_backward_a_little() -> None:
 
 
 def test_one_gpu_sends_nothing() -> None:
-    """No ring, no time."""
+    """There is no ring, and it takes no time."""
     done = exchange(1e9, 0.1, Ring(1, 1e9, 1.0))
     assert (float(done.total_s), float(done.exposed_s)) == (0.0, 0.0)
     assert float(exchange_by_schedule([(0.1, 1e9)], 0.1, Ring(1, 1e9, 1.0)).total_s) == 0.0
@@ -107,7 +107,7 @@ def test_many_workloads_at_once_are_each_alone() -> None:
 
 
 def test_a_schedule_of_even_gradients_agrees_with_the_formula() -> None:
-    """The closed form is the schedule of gradients that backward brings forth evenly."""
+    """The closed form is the schedule of gradients that backward produces evenly."""
     for backward_s in (1e-3, 5e-3, 0.1):
         count = 8
         even = [(backward_s * (i + 1) / count, float(BUCKET_BYTES)) for i in range(count)]
@@ -162,7 +162,7 @@ def test_a_ring_over_nodes_needs_a_network() -> None:
 
 @pytest.mark.parametrize("wrong", [0.0, -1e9, float("nan")])
 def test_a_network_that_carries_nothing_is_named(wrong: float) -> None:
-    """Not an infinite time, and not a division by zero."""
+    """It gives neither an infinite time nor a division by zero."""
     with pytest.raises(ConfigError, match=r"network_bytes_s is .*; it must be above 0"):
         ring_of(Placement(gpu_named("h200"), gpus=16, network_bytes_s=wrong))
 

@@ -1,4 +1,4 @@
-"""Promises of `--sweep`: what a person writes is what is varied."""
+"""Promises of `--sweep`: ranges are understood as written."""
 
 import pytest
 
@@ -21,7 +21,7 @@ from wattloop.predict.comparison import parse_axis
     ],
 )
 def test_ranges_double_step_or_are_listed(text: str, values: tuple[object, ...]) -> None:
-    """Counts double, watts go in even steps, a step is a step, and both ends are in it."""
+    """Counts double, watts have even steps, a given step is used, and both ends are included."""
     axis = parse_axis(text)
     assert axis.name == text.partition("=")[0]
     assert axis.values == values
@@ -44,7 +44,7 @@ def test_ranges_double_step_or_are_listed(text: str, values: tuple[object, ...])
     ],
 )
 def test_what_cannot_be_read_is_an_error(text: str, said: str) -> None:
-    """The message quotes the text and shows how to write it."""
+    """The message quotes the text and shows the right form."""
     with pytest.raises(ConfigError) as refused:
         parse_axis(text)
     assert said in str(refused.value)

@@ -1,4 +1,4 @@
-"""Promises of docs/predict.md: every command in it runs, and prints the tables it shows."""
+"""Promises of docs/predict.md: every command in it runs, and prints the shown tables."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs" / "predict.md").read_text()
 
 
 def commands() -> list[list[str]]:
-    """Each command with the lines shown below it."""
+    """Return each command with the lines shown below it."""
     return [
         part.rstrip("\n").splitlines()
         for block in blocks("console", PAGE)
@@ -25,7 +25,7 @@ def commands() -> list[list[str]]:
 def test_every_command_of_the_page_runs_and_prints_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One after the other, as a newcomer follows them, in one folder."""
+    """They run one after the other, as a newcomer follows them, in one folder."""
     for library in ("torch", "transformers", "vl_convert"):
         pytest.importorskip(library, reason=f"{library} is not installed")
     monkeypatch.chdir(tmp_path)
@@ -55,7 +55,7 @@ def test_the_page_shows_the_example_itself() -> None:
 
 
 def test_the_readme_shows_a_command_of_the_page() -> None:
-    """What the README shows is run as part of the page."""
+    """The README's command runs as part of the page."""
     readme = (ROOT / "README.md").read_text()
     shown = re.findall(r"^    \$ (wattloop predict .*)$", readme, re.MULTILINE)
     assert shown
@@ -63,7 +63,7 @@ def test_the_readme_shows_a_command_of_the_page() -> None:
 
 
 def test_the_keys_of_the_page_are_those_of_the_json(tmp_path: Path) -> None:
-    """Every key that JSON has is described."""
+    """Every key of the JSON is described."""
     from tests.predict.small import small_workload
     from wattloop.predict import predict
 

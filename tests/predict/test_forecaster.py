@@ -1,4 +1,4 @@
-"""Promises of a forecast: the numbers people ask for follow from the prediction."""
+"""Promises of a forecast: throughput, energy, cost and memory follow from the prediction."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ def answer(**asked: Any) -> Any:
 
 
 def test_throughput_and_energy_count_all_gpus() -> None:
-    """Samples and joules are of all GPUs together, power is that of one."""
+    """Samples and joules are of all GPUs together, and power is that of one."""
     one, four = answer(), answer(gpus=4)
     assert one.throughput_samples_s == pytest.approx(32 / one.prediction.step_s)
     assert four.throughput_samples_s == pytest.approx(4 * 32 / four.prediction.step_s)
@@ -42,7 +42,9 @@ def test_accumulation_makes_the_step_larger() -> None:
 
 
 def test_a_slower_host_lengthens_what_waits_for_it() -> None:
-    """Dispatch takes 1 / speed as long, the GPU's own time stays; others are told it is in vain."""
+    """Dispatch takes 1 / speed as long, and the GPU's time stays; other models warn of no
+    effect.
+    """
     usual, slow = answer(), answer(host_speed=0.5)
     assert slow.prediction.host_s == pytest.approx(2 * usual.prediction.host_s)
     assert slow.prediction.gpu_s == pytest.approx(usual.prediction.gpu_s)
@@ -58,8 +60,8 @@ def test_a_slower_host_lengthens_what_waits_for_it() -> None:
     assert "roofline knows no host: host-speed changes nothing" in other.warnings
 
 
-def test_who_knows_no_host_does_not_ask_for_its_speed() -> None:
-    """ADEPT's answer may be launch-bound, too, and a speed would change nothing of it."""
+def test_a_model_without_a_host_term_ignores_its_speed() -> None:
+    """ADEPT may be launch-bound, too, but has no host term, so it ignores `host_speed`."""
     found = answer(estimator="adept")
     assert found.prediction.regime is Regime.LAUNCH
     assert not any(note.startswith("host:") for note in found.notes)
@@ -114,14 +116,14 @@ def test_a_cuda_graph_takes_the_host_less_than_kernels_one_by_one() -> None:
 
 
 def test_operations_of_like_layers_are_taken_together() -> None:
-    """The list of what takes longest names a layer's operation once, for all layers."""
+    """The list of the longest operations has a layer's operation once, for all layers."""
     top = answer().top_operations_s
     assert "backward layers.*.linear aten.mm 1x4096x1024x1024" in top
     assert list(top.values()) == sorted(top.values(), reverse=True)
 
 
 def test_a_saved_workload_answers_the_same(tmp_path: Path) -> None:
-    """What was traced elsewhere predicts the same here."""
+    """A trace of another machine predicts the same here."""
     save_workload(small_workload(), tmp_path / "small.json")
     saved = answer(model=str(tmp_path / "small.json"))
     assert saved.prediction.step_s == answer().prediction.step_s
@@ -155,7 +157,7 @@ def test_a_saved_workload_answers_the_same(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_question_names_the_field(asked: dict[str, Any], said: str) -> None:
-    """Each error says which part is wrong and what would be right."""
+    """Each error names the wrong part and the right form."""
     with pytest.raises(ConfigError) as refused:
         answer(**asked)
     assert said in str(refused.value)
@@ -185,8 +187,8 @@ def test_a_calibration_of_another_gpu_is_refused(tmp_path: Path) -> None:
     assert any("'a100' is taken as a100-sxm-80" in note for note in own.notes)
 
 
-def test_a_file_of_ones_own_is_not_mixed_up_with_the_table(tmp_path: Path) -> None:
-    """A GPU of the same name with another bandwidth has another answer in one session."""
+def test_a_users_file_is_separate_from_the_table(tmp_path: Path) -> None:
+    """A GPU of the same name with another bandwidth has another result in one session."""
     own = tmp_path / "h200.yaml"
     own.write_text("memory_bytes_s: 1.0e12\n")
     workload, forecaster = small_workload(), Forecaster()
@@ -206,12 +208,12 @@ def test_the_baseline_answers_too_and_says_that_it_is_not_calibrated() -> None:
 
 
 def test_a_gpu_without_the_precision_is_warned_about() -> None:
-    """A V100 has no bfloat16 units, and a newcomer does not know."""
+    """A V100 has no bfloat16 units."""
     assert any("no bfloat16 units" in w for w in answer(gpu="v100").all_warnings)
 
 
-def test_operations_that_nobody_has_a_rule_for_are_warned_about() -> None:
-    """Where they move much of the bytes, the answer is less sure, and says so."""
+def test_operations_without_a_rule_are_warned_about() -> None:
+    """Where they move much of the bytes, the result is less certain, and says so."""
     strange = Operation("my.op", Kind.OTHER, Phase.FORWARD, bytes_read=1e9, ruled=False)
     workload = small_workload()
     workload = replace(workload, operations=(*workload.operations, strange))
@@ -221,7 +223,7 @@ def test_operations_that_nobody_has_a_rule_for_are_warned_about() -> None:
 
 
 def test_the_best_point_fits_into_memory() -> None:
-    """What does not fit is never recommended."""
+    """A point that does not fit is never recommended."""
     points = [
         ComparisonPoint(
             {"batch": batch}, answer(model=small_workload(batch=batch, peak_bytes=peak))
@@ -235,7 +237,7 @@ def test_the_best_point_fits_into_memory() -> None:
 
 
 def test_gpus_whose_intervals_overlap_are_named() -> None:
-    """The best of several GPUs is not claimed to be sure; on one GPU errors are alike."""
+    """The best of several GPUs is not claimed to be certain; on one GPU errors are alike."""
 
     def point(gpu: str, low: float, high: float) -> ComparisonPoint:
         forecast = answer(gpu=gpu)
@@ -308,7 +310,7 @@ def test_a_node_draws_more_than_its_gpus() -> None:
     ],
 )
 def test_an_extent_that_makes_no_sense_is_an_error(extent: dict[str, Any], said: str) -> None:
-    """Steps or epochs, not both, and none of nothing."""
+    """Either steps or epochs, and more than zero."""
     with pytest.raises(ConfigError) as refused:
         RunLength(**extent)
     assert said in str(refused.value)

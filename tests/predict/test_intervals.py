@@ -1,4 +1,4 @@
-"""Intervals of predictions: coverage, width, and what makes them wider."""
+"""Promises of intervals: coverage, width, and the causes of wider ones."""
 
 import json
 import math
@@ -73,7 +73,9 @@ def test_a_few_groups_give_an_interval_that_one_of_them_does_not_decide() -> Non
 
 
 def test_power_is_not_thought_to_exceed_its_limit() -> None:
-    """Promise: a GPU holds its cap within 2%; below, and for time and energy, nothing changes."""
+    """Promise: a GPU stays at its cap within 2%; below, and for time and energy, nothing
+    changes.
+    """
     known = Intervals.of(drawn(0.1, 50, 1))
     free = known.around(Prediction(0.5, 290.0), STEP, HERE).power_interval
     capped = known.around(Prediction(0.5, 290.0), STEP, Placement(GPU, cap_w=300.0))
@@ -88,7 +90,7 @@ def test_power_is_not_thought_to_exceed_its_limit() -> None:
 
 
 def test_a_prediction_gets_all_three_intervals_around_it() -> None:
-    """Promise: time, power and energy have intervals of the stated confidence that hold them."""
+    """Promise: time, power and energy have intervals of the stated confidence around them."""
     found = Intervals.of(drawn(0.1, 50, 1)).around(Prediction(0.5, 400.0), STEP, HERE, 0.8)
     for interval, value in (
         (found.step_interval, 0.5),
@@ -115,14 +117,14 @@ def test_host_bound_steps_have_their_own_residuals_when_there_are_enough() -> No
 
 
 def test_the_host_is_the_bottleneck_from_seven_tenths_of_the_step() -> None:
-    """Promise: regimes are told apart as the accuracy tables do."""
+    """Promise: regimes are separated as in the accuracy tables."""
     assert bottleneck_of(Prediction(1.0, 1, host_s=0.69)) == "gpu"
     assert bottleneck_of(Prediction(1.0, 1, host_s=0.71)) == "host"
     assert bottleneck_of(Prediction(1.0, 1)) == "gpu"
 
 
 def test_few_residuals_give_a_wide_interval_and_none_gives_none() -> None:
-    """Promise: a confidence that the residuals cannot carry is not pretended; missing is None."""
+    """Promise: a confidence that the residuals cannot support is not claimed; missing is None."""
     few = Intervals.of([Residual("a", "gpu", 0.1), Residual("b", "gpu", -0.2)])
     assert few.half_width("time", "gpu") == pytest.approx(0.4)
     assert few.half_width("power", "gpu") is None
@@ -140,7 +142,7 @@ def test_power_that_was_not_measured_is_left_out() -> None:
 
 
 def stepped(unloaded: float, size: float, group: str) -> Residual:
-    """A residual of a step that leaves the GPU unloaded by that share."""
+    """Return a residual of a step that leaves the GPU unloaded by that share."""
     return Residual(group, "gpu", size, size / 2, {"unloaded": unloaded})
 
 
@@ -174,15 +176,17 @@ def test_steps_with_uncertain_traits_have_wider_intervals() -> None:
     assert sum(inside) / len(inside) == pytest.approx(0.9, abs=0.03)
 
 
-def test_few_models_are_not_told_apart_by_traits() -> None:
-    """Promise: with two models, or fewer than 20 residuals, the plain residuals are kept."""
+def test_few_models_are_not_separated_by_traits() -> None:
+    """Promise: with two models, or fewer than 20 residuals, the plain residuals are used."""
     few = [stepped(n / 40, 0.1, f"net{n % 2}") for n in range(40)]
     assert Intervals.by_traits(few).spreads == {}
     assert Intervals.by_traits([stepped(0, 0.1, f"net{n}") for n in range(19)]).spreads == {}
 
 
 def test_traits_of_a_step_are_what_is_known_of_it() -> None:
-    """Promise: waiting, load, kinds as shares of the step, distance in tenths; untold is 0."""
+    """Promise: waiting, load, kinds as shares of the step, distance in tenths; an unknown one is
+    0.
+    """
     terms = {"forward.conv": 0.2, "backward.conv": 0.2, "backward.rnn": 0.2, "forward.gemm": 0.2}
     step = Prediction(1.0, 0.97 * 350.0, terms_s={**terms, "waiting": 0.2}, gpu_s=0.8, far=0.05)
     found = traits_of(step, limit_w=700.0)
@@ -197,7 +201,9 @@ def test_traits_of_a_step_are_what_is_known_of_it() -> None:
 
 
 def test_spreads_are_found_again_in_what_was_drawn_from_them() -> None:
-    """Promise: base and slopes are those of the largest likelihood; nothing seen, no slope."""
+    """Promise: base and slopes are those of the largest likelihood; without data there is no
+    slope.
+    """
     rng = random.Random(5)
     traits = [{"waiting": rng.random(), "far": 3 * rng.random()} for _ in range(4000)]
     sizes = [0.003 * math.exp(t["waiting"] + 0.5 * t["far"]) for t in traits]
@@ -216,7 +222,7 @@ HOSTS = HostSpread.of([0.75, 0.76, 0.71, 0.76])
 
 
 def test_an_unknown_host_widens_what_waits_for_it() -> None:
-    """Promise: the slow end follows slower hosts, the quick one stays; a busy GPU hides them."""
+    """Promise: the slow end follows slower hosts, the fast one stays; a busy GPU hides them."""
     assert HOSTS is not None and HostSpread.of([0.7, 0.8]) is None
     known = Intervals.of(drawn(0.05, 50, 1))
     rest = {"forward.gemm": 30.0, AT_REST: 70.0}
@@ -281,7 +287,7 @@ def test_distance_adds_up_by_the_stated_rule() -> None:
     assert SCOPE.distance(STEP, HERE).factor == 1.0
 
 
-def test_classes_tell_apart_what_is_timed_apart() -> None:
+def test_operations_timed_separately_have_their_own_classes() -> None:
     """Promise: depthwise from dense, cells, attention's algorithm, arithmetic of products."""
     conv = replace(PRODUCT, kind=Kind.CONV)
     assert class_of(conv) == "conv bf16"
@@ -293,7 +299,9 @@ def test_classes_tell_apart_what_is_timed_apart() -> None:
 
 
 def test_intervals_survive_a_file_and_a_broken_one_is_named() -> None:
-    """Promise: plain values go through JSON unchanged; a corrupted table says which part."""
+    """Promise: plain values survive JSON unchanged; the error for a corrupted table names the
+    part.
+    """
     known = Intervals.of(drawn(0.1, 50, 1), SCOPE)
     again = Intervals.from_dict(json.loads(json.dumps(known.to_dict())))
     assert again.scope == SCOPE

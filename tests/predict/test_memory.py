@@ -1,4 +1,4 @@
-"""Promises of `fits`: what fits, what does not, by how much, and which batch would."""
+"""Promises of `fits`: the verdict, the missing bytes, and the batch that would fit."""
 
 import itertools
 from dataclasses import replace
@@ -32,7 +32,7 @@ def test_what_is_small_fits() -> None:
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would() -> None:
-    """The batch that is named does fit, and one a tenth larger does not."""
+    """The suggested batch does fit, and one a tenth larger does not."""
     large = replace(SMALL, peak_bytes=24e9)
     fit = memory_fit(large, T4)
     assert not fit.fits
@@ -54,7 +54,7 @@ def test_a_model_that_never_fits_says_so() -> None:
 
 
 def test_near_the_limit_it_says_that_it_may_not_fit() -> None:
-    """The estimate is not better than a twentieth."""
+    """The estimate is accurate to a twentieth."""
     available = memory_fit(SMALL, T4).available_bytes
     near = replace(SMALL, peak_bytes=(0.97 * available - 0.75e9) / 1.05)
     fit = memory_fit(near, T4)
@@ -69,12 +69,12 @@ def test_training_together_keeps_gradients_twice() -> None:
 
 
 def test_without_activations_no_batch_is_named() -> None:
-    """Nothing is known of what grows."""
+    """The growing part is unknown."""
     assert memory_fit(replace(SMALL, peak_bytes=0.0), H200).largest_batch is None
 
 
 def test_sharding_divides_what_its_stage_says() -> None:
-    """1: the optimizer's state; 2: gradients as well; 3: weights but those gathered at once."""
+    """1: the optimizer's state; 2: gradients as well; 3: weights except those gathered at once."""
     workload = replace(
         SMALL, parameter_bytes=8e9, gradient_bytes=8e9, optimizer_bytes=16e9, peak_bytes=40e9
     )

@@ -29,8 +29,10 @@ def test_parts_add_up_to_the_power_at_the_socket() -> None:
     assert 6_000 < node.power_w < 8_000
 
 
-def test_nobody_measured_it_and_it_says_so() -> None:
-    """Provenance is `estimated`, every assumption is in words, the interval holds their ranges."""
+def test_it_is_estimated_and_says_so() -> None:
+    """Provenance is `estimated`, every assumption is in the text, the interval contains their
+    ranges.
+    """
     node = node_prediction(STEP, PARTS)
     assert node.provenance is Provenance.ESTIMATED
     text = " ".join(node.assumptions)
@@ -42,7 +44,7 @@ def test_nobody_measured_it_and_it_says_so() -> None:
 
 
 def test_a_lopsided_interval_of_the_gpus_stays_so() -> None:
-    """What is unsure above only does not make power below unsure."""
+    """Uncertainty above only does not make power below uncertain."""
     wide = replace(STEP, power_interval=Interval(590.0, 900.0))
     node = node_prediction(wide, PARTS)
     low, high, _ = node.power_interval
@@ -70,7 +72,7 @@ def test_two_nodes_draw_twice_as_much() -> None:
 
 
 def test_data_loading_and_full_memory_cost_watts() -> None:
-    """What keeps the host busy shows in its power."""
+    """The host's work adds to its power."""
     quiet = node_prediction(STEP, replace(PARTS, loader_cores=0.0, memory_used=0.01))
     busy = node_prediction(STEP, replace(PARTS, loader_cores=8.0, memory_used=0.9))
     assert busy.parts_w["cpu"] > 1.3 * quiet.parts_w["cpu"]
@@ -88,7 +90,7 @@ def test_what_the_user_states_is_taken_without_a_range() -> None:
 
 
 def test_every_gpu_has_a_typical_node() -> None:
-    """An assumption for all of the table, with the server it is taken from."""
+    """Every GPU of the table has an assumption, with its reference server."""
     for gpu in known_gpus():
         parts = typical_node(gpu)
         assert "assumed" in parts.source
@@ -97,7 +99,9 @@ def test_every_gpu_has_a_typical_node() -> None:
 
 
 def test_this_machine_is_read_as_far_as_it_tells(tmp_path: Path) -> None:
-    """Processors from /proc, modules from the settings; what is missing is assumed, and named."""
+    """Processors come from /proc, modules from the settings; missing ones are assumed, and
+    named.
+    """
     (tmp_path / "cpuinfo").write_text(
         "processor\t: 0\nphysical id\t: 0\ncore id\t: 0\nvendor_id\t: AuthenticAMD\n"
         "cpu family\t: 23\nmodel\t: 49\nmodel name\t: AMD EPYC 7742 64-Core Processor\n"

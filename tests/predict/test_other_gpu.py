@@ -1,4 +1,4 @@
-"""A measured run on another GPU: bounds that hold, and errors with a remedy."""
+"""Promises of a measured run on another GPU: valid bounds, and errors with a remedy."""
 
 import csv
 import math
@@ -72,7 +72,7 @@ def test_without_a_tariff_the_option_is_named(record: RunRecord) -> None:
 
 
 def test_runs_that_do_not_say_enough_are_refused_with_a_remedy(record: RunRecord) -> None:
-    """No GPU was read, the GPU is unknown, the run has not ended."""
+    """No GPU was read, the GPU is unknown, or the run has not ended."""
     assert record.result is not None
     cpus = tuple(d for d in record.result.domains if d.scope is Scope.CPU)
     others = tuple(d._replace(device="Matrox G200") for d in record.result.domains)
@@ -96,7 +96,7 @@ class Pair(NamedTuple):
 
 
 def test_bounds_hold_for_published_pairs_of_gpus() -> None:
-    """Times and powers that others measured: 90% within the intervals, half of them within 20%."""
+    """Published times and powers: 90% are within the intervals, half of them within 20%."""
     if not (DATA / "zeus_nsdi23").is_dir():
         pytest.skip("the published measurements are not on this machine")
     pairs = [*_zeus(), *_gavel(), *_neusight(), *_foundry()]

@@ -1,4 +1,4 @@
-"""Promises of `run_total`: steps of a run, what they cost, and how sure that is."""
+"""Promises of `run_total`: steps of a run, their cost, and its uncertainty."""
 
 import pytest
 
@@ -69,7 +69,7 @@ def test_cost_and_carbon_are_those_of_the_room() -> None:
 
 
 def test_without_tariff_or_zone_there_is_no_number_but_a_reason() -> None:
-    """Missing is not zero."""
+    """A missing value is not zero."""
     total = run_total(STEP, 10, Settings())
     assert total.cost is None and total.carbon_g is None
     assert "tariff" in total.cost_reason
@@ -90,7 +90,7 @@ def test_a_node_is_counted_as_a_whole() -> None:
 
 
 def test_without_residuals_there_are_no_intervals() -> None:
-    """A model that knows no errors states none."""
+    """A model without errors has no interval."""
     total = run_total(Prediction(step_s=1.0, power_w=100.0), 10, PRICED)
     assert total.time_s.interval is None
     assert total.cost is not None and total.cost.interval is None

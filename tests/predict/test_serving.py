@@ -1,4 +1,4 @@
-"""Predictions of language model servers: sizes, monotony, limits, refusals."""
+"""Promises of predictions of language model servers: sizes, monotony, limits, refusals."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Promises of the power that a GPU is taken to draw with nothing to do."""
+"""Promises of the assumed static power of a GPU."""
 
 from dataclasses import replace
 from statistics import median
@@ -10,7 +10,7 @@ from wattloop.predict.cap_curve import GDDR_SHARE, HBM_SHARE, static_power
 
 
 def test_a_published_figure_is_taken_with_its_source():
-    """Provenance goes with the number."""
+    """The number has its provenance."""
     watts, source = static_power(gpu_named("h200"))
     assert (watts, source) == (80, gpu_named("h200").source("idle_w"))
 
@@ -20,7 +20,7 @@ def test_a_published_figure_is_taken_with_its_source():
     [("gddr6", GDDR_SHARE), ("hbm3", HBM_SHARE), ("", HBM_SHARE)],
 )
 def test_an_unpublished_one_is_assumed_and_said(memory, share):
-    """Missing is not zero, and not silent."""
+    """A missing figure is neither zero nor silent."""
     gpu = replace(gpu_named("h200"), idle_w=None, memory_type=memory)
     watts, source = static_power(gpu)
     assert watts == share * 700
@@ -28,7 +28,7 @@ def test_an_unpublished_one_is_assumed_and_said(memory, share):
 
 
 def test_the_shares_are_the_medians_of_the_table():
-    """A figure added to the table shows here if it changes what is assumed of the others."""
+    """A figure added to the table shows here if it changes the assumption for other GPUs."""
     for kind, share in (("gddr", GDDR_SHARE), ("hbm", HBM_SHARE)):
         # V100 cards of both sizes have one measurement between them
         known = {

@@ -1,4 +1,4 @@
-"""docs/predict-where.md shows what its code prints."""
+"""Promise of docs/predict-where.md: it shows the output of its code."""
 
 import contextlib
 import io

@@ -32,7 +32,7 @@ def bench():
 
 @pytest.fixture(scope="module")
 def collected(bench, tmp_path_factory):
-    """The whole tiny suite, once."""
+    """Collect the whole tiny suite once."""
     path = tmp_path_factory.mktemp("suite") / "tiny.jsonl"
     file = SampleFile(path, resume=False)
     results = collect(bench, open_sensor(bench), file, budget_s=300)
@@ -54,7 +54,7 @@ def test_every_kind_of_case_runs(collected):
 
 
 def test_a_step_has_the_columns_of_the_first_measurements(collected):
-    """Rows of both kinds go into one table; what cannot be read is null, not zero."""
+    """Rows of both kinds go into one table; an unreadable value is null, not zero."""
     path, _ = collected
     step, _ = [row for row in records(path) if row["record"] == "step"]
     assert (step["model"], step["batch"], step["precision"]) == ("gru@10", 2, "bf16")
@@ -65,7 +65,7 @@ def test_a_step_has_the_columns_of_the_first_measurements(collected):
 
 
 def test_the_machine_says_how_quick_its_host_is(collected):
-    """Every sitting probes the host: the next one may run on another machine."""
+    """Every sitting probes the host, since the next one may run on another machine."""
     path, _ = collected
     machine = next(records(path))
     assert machine["gpu"] == "cpu"
@@ -73,8 +73,8 @@ def test_the_machine_says_how_quick_its_host_is(collected):
     assert machine["probe"]["gpu_add_s"] > 0
 
 
-def test_going_on_takes_only_what_is_missing(bench, collected, tmp_path):
-    """A collection that was killed, in the middle of a line, pays for nothing twice."""
+def test_resuming_runs_only_the_missing_cases(bench, collected, tmp_path):
+    """A killed collection, even in the middle of a line, repeats no finished case."""
     path, _ = collected
     lines = path.read_text().splitlines()
     cut = tmp_path / "cut.jsonl"
@@ -93,7 +93,7 @@ def lines_of(lines):
 
 
 def test_a_case_that_fails_is_kept_with_its_reason(bench, tmp_path):
-    """One bad case ends neither the collection nor the file, and is not tried again."""
+    """One bad case ends neither the collection nor the file, and is not repeated."""
     file = SampleFile(tmp_path / "bad.jsonl", resume=False)
     collection = Collection(bench, open_sensor(bench), file)
     bad = CalibrationCase("kernels", "gemm", {"dtype": "fp32", "b": 1, "m": 2})
@@ -108,14 +108,14 @@ def test_a_case_that_fails_is_kept_with_its_reason(bench, tmp_path):
 
 
 def test_no_time_takes_no_case(bench, tmp_path):
-    """The budget is kept before anything else."""
+    """The time budget has priority."""
     file = SampleFile(tmp_path / "none.jsonl", resume=False)
     result = Collection(bench, open_sensor(bench), file).take("kernels", tiny_cases("kernels"), 0)
     file.close()
     assert result.taken == 0
 
 
-def test_a_file_of_another_gpu_is_not_gone_on_with(bench, tmp_path):
+def test_a_file_of_another_gpu_is_not_continued(bench, tmp_path):
     """Constants of two GPUs in one file would fit neither."""
     path = tmp_path / "other.jsonl"
     path.write_text('{"record":"machine","gpu":"NVIDIA H200"}\n')
@@ -126,7 +126,7 @@ def test_a_file_of_another_gpu_is_not_gone_on_with(bench, tmp_path):
 
 
 def test_sections_are_checked():
-    """A misspelt section is told, not left out."""
+    """A misspelt section is an error, not left out."""
     assert chosen_sections("") == ["host", "kernels", "power", "steps", "waiting", "profile"]
     assert chosen_sections("power, host") == ["host", "power"]
     with pytest.raises(ConfigError, match="kernel: known are"):
@@ -148,7 +148,7 @@ class _Breaking(CalibrationDevice):
 
 
 def test_a_gpu_that_broke_ends_the_collection(tmp_path):
-    """The case that broke it is not tried again; those behind it are not spoilt."""
+    """The breaking case is not repeated, and later cases are not affected."""
     path = tmp_path / "a.jsonl"
     file = SampleFile(path, resume=False)
     collection = Collection(_Breaking("cpu", 4096, 0), GpuSensor(), file)

@@ -17,7 +17,7 @@ def bench():
 
 
 def test_tensors_are_random_and_aligned(bench):
-    """Zeros run faster, and unaligned inputs slower, than what a network has."""
+    """Zeros run faster, and unaligned inputs slower, than a network's tensors."""
     first, second = bench.normal((3, 5), torch.float32), bench.normal((3, 5), torch.float32)
     assert first.std() > 0.3
     assert second.data_ptr() - first.data_ptr() == 256
@@ -30,7 +30,7 @@ def test_a_tensor_larger_than_the_pool_is_made(bench):
 
 
 def test_inputs_are_spread_beyond_the_cache(bench):
-    """As many sets as it takes, but not more than asked for."""
+    """As many sets as necessary, but not more than requested."""
     made = []
 
     def make():
@@ -101,7 +101,7 @@ def test_directions_of_a_convolution_are_apart(bench):
 
 
 def test_the_backward_of_a_recurrent_layer_is_without_its_forward(bench):
-    """What is taken off is the forward of the same layer."""
+    """The forward of the same layer is subtracted."""
     params = {"dtype": "fp32", "cell": "gru", "layers": 1, "input": 4, "hidden": 8, "batch": 2,
               "seq": 3, "bidirectional": False, "direction": "backward"}  # fmt: skip
     work = build("rnn", params, bench)
@@ -109,6 +109,6 @@ def test_the_backward_of_a_recurrent_layer_is_without_its_forward(bench):
     assert work.calls[0]()[0].shape == (2, 3, 4)
 
 
-def test_workspace_is_not_counted_where_no_one_counts(bench):
+def test_workspace_is_unknown_on_the_cpu(bench):
     """On the CPU no library counts memory by calls: unknown, not zero."""
     assert bench.workspace_bytes(lambda: torch.ones(3)) is None

@@ -1,4 +1,4 @@
-"""`calibrate fit`: from a collection's files to constants that predict uses."""
+"""Promises of `calibrate fit`: from a collection's files to constants that predict uses."""
 
 import json
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ MACHINE = {"record": "machine", "gpu": "NVIDIA H200", "torch": "2.11.0", "time":
 
 
 def kernel(family: str, **params: object) -> dict[str, Any]:
-    """A record of a GPU that reaches 0.3 of its peak and 0.4 of its bandwidth."""
+    """Return a record of a GPU that reaches 0.3 of its peak and 0.4 of its bandwidth."""
     table = OperationTable.of(operations_of(family, params))
     seconds = float(calculated_times(table, SLOW, H200).seconds.sum())
     return {"record": "kernel", "family": family, "params": params, "seconds": seconds,
@@ -66,7 +66,7 @@ def written(path: Path, rows: list[Mapping[str, Any]]) -> Path:
 
 
 def test_constants_follow_what_was_measured(tmp_path: Path) -> None:
-    """Efficiencies, host cost and idle power come back from a collection."""
+    """Efficiencies, host cost and idle power of a collection are found."""
     report = fit_files([written(tmp_path / "a.jsonl", records())])
     values = report.constants.values
     assert values.find("product.efficiency", "gemm.bf16") == pytest.approx(0.3, rel=0.2)
@@ -119,7 +119,7 @@ def test_samples_that_waited_for_the_host_are_left_out() -> None:
 
 
 def test_the_host_pays_for_each_layer_of_a_recurrent_call() -> None:
-    """Promise: costs per call, per layer and per time step are told apart, and the dispatch time of
+    """Promise: costs per call, per layer and per time step are separate, and the dispatch time of
     a gradient contains that of its layer.
     """
     true = {"host.call_s": 2e-4, "host.layer_s.forward": 1e-4, "host.layer_s.backward": 6e-4,

@@ -28,7 +28,9 @@ def stub(tmp_path_factory):
 
 
 def test_power_is_energy_between_two_changes_of_the_counter(stub):
-    """The counter stands still for 100 ms at a time: edges in between would lie by a fifth."""
+    """The counter stands still for 100 ms at a time, so edges in between would be off by a
+    fifth.
+    """
     stub.constant(0, 320)
     sensor = NvmlGpuSensor(0)
     time.sleep(0.15)
@@ -47,7 +49,7 @@ def test_power_is_energy_between_two_changes_of_the_counter(stub):
 
 
 def test_a_window_without_a_change_has_no_power(stub):
-    """Missing is not zero."""
+    """A missing value is not zero."""
     sensor = NvmlGpuSensor(0)
     with SensorSampler(sensor) as watch:
         drawn = watch.drawn(time.perf_counter(), time.perf_counter() + 1e-4)
@@ -56,7 +58,7 @@ def test_a_window_without_a_change_has_no_power(stub):
 
 
 def test_without_nvml_there_is_a_reason(monkeypatch):
-    """A GPU that cannot be read is told, and its power is missing."""
+    """The reason for the missing power is given."""
     monkeypatch.setenv("WATTLOOP_NVML_LIBRARY", "/nowhere/libnvidia-ml.so.1")
     sensor = NvmlGpuSensor(0)
     assert "cannot be loaded" in sensor.reason
@@ -78,7 +80,7 @@ def test_a_part_of_a_gpu_is_told_before_anything_runs(stub, fault, told):
 
 
 def test_a_gpu_without_a_power_reading_is_told_at_once(stub):
-    """Not after the minutes it would have been missing in."""
+    """The reason comes at the start, not after the minutes of the measurement."""
     stub.inject(0, "unsupported", calls=Call.POWER)
     try:
         sensor = NvmlGpuSensor(0)
@@ -89,7 +91,7 @@ def test_a_gpu_without_a_power_reading_is_told_at_once(stub):
 
 
 def test_power_of_another_gpu_is_never_taken(stub, monkeypatch):
-    """torch's GPU 0 may be NVML's GPU 1: the identifier decides, or nothing does."""
+    """torch's GPU 0 may be NVML's GPU 1: only the identifier decides."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     stub.state.gpu_count = 2
     stub.gpu(1).averaging_s = 0
@@ -118,7 +120,7 @@ def test_the_work_of_others_is_seen(stub):
 
 
 def test_a_held_kernel_has_its_power_and_rate(stub):
-    """What is drawn while a kernel runs again and again, and how often it ran."""
+    """The result has the power while a kernel repeats, and the number of repeats."""
     pytest.importorskip("torch", reason="the suite measures torch")
     from wattloop.predict.calibrate.machine import open_device
 
@@ -134,7 +136,7 @@ def test_a_held_kernel_has_its_power_and_rate(stub):
 
 
 def wait_until(happened: Callable[[], bool]) -> None:
-    """Poll with a patience that no busy machine exhausts."""
+    """Poll with a limit that no busy machine exceeds."""
     give_up_s = time.monotonic() + 120
     while not happened():
         assert time.monotonic() < give_up_s, "it did not happen"
@@ -142,7 +144,7 @@ def wait_until(happened: Callable[[], bool]) -> None:
 
 
 def _amd_meters(root, monkeypatch, watts):
-    """Meters of cards that draw so much each, through the driver's files."""
+    """Return meters of cards with these powers, through the driver's files."""
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     for number, power_w in enumerate(watts):
         device = root / f"class/drm/card{number:02}/device"  # cards go by address
@@ -157,7 +159,7 @@ def _amd_meters(root, monkeypatch, watts):
 
 
 def test_many_cards_are_counted_and_hidden_ones_are_not_guessed(tmp_path, monkeypatch):
-    """Card 10 comes after card 2; where torch counts otherwise, power is missing, not another's."""
+    """Card 10 comes after card 2; where torch's numbers differ, power is missing."""
     meters = _amd_meters(tmp_path, monkeypatch, range(100, 112))
     sensor = MeterGpuSensor(meters, 2)
     assert sensor.power_w() == 102
@@ -169,7 +171,7 @@ def test_many_cards_are_counted_and_hidden_ones_are_not_guessed(tmp_path, monkey
 
 
 def test_a_card_of_another_maker_is_read_through_its_meter(tmp_path, monkeypatch):
-    """A gauge without a counter: its mean is the power; what it lacks is missing."""
+    """A gauge without a counter gives its mean power; other values are missing."""
     meters = _amd_meters(tmp_path, monkeypatch, [213])
     assert {d.kind for meter in meters for d in meter.domains} == {DomainKind.GAUGE}
     sensor = MeterGpuSensor(meters)

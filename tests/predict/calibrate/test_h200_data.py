@@ -19,7 +19,7 @@ def rows():
 
 
 def test_every_sample_is_a_case_of_the_suite(rows):
-    """What was measured can be measured again: the suite still has each case."""
+    """A measurement can be repeated: the suite still has each case."""
     sections = ("kernels", "host", "power", "steps", "waiting")
     known = {case.key for section in sections for case in cases(section)}
     taken = {row["case"] for row in rows if row["record"] in ("kernel", "host", "power", "step")}
@@ -50,8 +50,8 @@ def test_the_newest_steps_have_the_hosts_own_time(rows):
     assert sorted(rounds) == [1] * 22 + [2] * 22 + [3] * 22
 
 
-def test_told_how_quick_the_host_was_steps_that_wait_are_predicted_better(monkeypatch):
-    """What docs/predict.md says of a host: 27% off untold, 10 and 21% at the speeds around them."""
+def test_host_bound_steps_are_predicted_better_with_the_hosts_speed(monkeypatch):
+    """docs/predict.md states for a host: 27% off untold, 10 and 21% at the neighbouring speeds."""
     pytest.importorskip("transformers", reason="networks are Hugging Face's")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from predict_later_nets import subject  # T5 as it was measured

@@ -6,7 +6,7 @@ from wattloop.predict.calibrate.host import dispatch_seconds
 
 
 class _Gpu:
-    """Notes when it is waited for."""
+    """A GPU that records when it is waited for."""
 
     def __init__(self, on_gpu=True):
         self.on_gpu = on_gpu
@@ -42,7 +42,7 @@ def test_each_phase_is_timed_alone_on_an_idle_gpu():
 
 
 def test_where_the_host_runs_the_kernels_there_is_no_such_time():
-    """Missing, not the time of the kernels."""
+    """The value is missing, instead of the time of the kernels."""
     gpu = _Gpu(on_gpu=False)
     assert dispatch_seconds(gpu, _Training(gpu)) is None
     assert gpu.calls == []

@@ -1,4 +1,4 @@
-"""Promises of how quick a host dispatches."""
+"""Promises of the measured dispatch speed of a host."""
 
 import sys
 from typing import Any
@@ -12,7 +12,7 @@ from wattloop.predict.models.kernels import KernelModel
 
 
 def pretended(*, full: bool = False) -> Any:
-    """A processor that says it is a GPU; there is nothing to wait for."""
+    """Pretend that the processor is a GPU; there is no queue to wait for."""
     from wattloop.predict.calibrate.machine import CalibrationDevice
 
     class Pretended(CalibrationDevice):
@@ -29,7 +29,7 @@ def pretended(*, full: bool = False) -> Any:
 
 
 def test_the_speed_is_the_middle_round_of_the_middle_network() -> None:
-    """A network that is off, and a round in which the host was busy, change nothing."""
+    """An outlying network, and a round in which the host was busy, change nothing."""
     expected_s = {"a": 0.010, "b": 0.020, "c": 0.030}
     usual = {"a": 0.0125, "b": 0.025, "c": 0.090}
     slow = {name: 2 * seconds for name, seconds in usual.items()}
@@ -40,7 +40,7 @@ def test_the_speed_is_the_middle_round_of_the_middle_network() -> None:
 
 
 def test_networks_are_trained_and_compared_with_their_traces() -> None:
-    """Every network has its time and what constants say of it (here a CPU plays the GPU)."""
+    """Every network has its time and that of the constants (here a CPU plays the GPU)."""
     pytest.importorskip("torch", reason="networks are torch's")
     gpu, name = gpu_named("h200"), "tabular_resnet@4 2 fp32"
     told: list[str] = []
@@ -53,7 +53,7 @@ def test_networks_are_trained_and_compared_with_their_traces() -> None:
 
 
 def test_what_a_network_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hugging Face's library, or memory: a sentence with the remedy, no traceback."""
+    """For a missing library or too little memory: a sentence with the remedy, no traceback."""
     pytest.importorskip("torch", reason="networks are torch's")
     gpu = gpu_named("h200")
     model, name = KernelModel.for_gpu(gpu), "tabular_resnet@4 2 fp32"

@@ -1,4 +1,4 @@
-"""Promises of the look at a GPU before it is measured."""
+"""Promises of the check of a GPU before it is measured."""
 
 import pytest
 
@@ -11,7 +11,7 @@ GIB = 2**30
 
 
 def test_a_gpu_at_rest_is_not_refused():
-    """A context, a desktop, a moment's start-up, or a driver that tells nothing."""
+    """A context, a desktop, a short start-up, or a driver without values."""
     assert refusal(79 * GIB, 80 * GIB, [0.9, 0.0, 0.0]) == ""
     assert refusal(60 * GIB, 80 * GIB, [0.05, 0.12]) == ""
     assert refusal(79 * GIB, 80 * GIB, [None, None]) == ""
@@ -25,12 +25,12 @@ def test_a_gpu_at_rest_is_not_refused():
     ],
 )
 def test_a_gpu_in_use_is_refused_with_the_reason(free_gib, shares, told):
-    """What is in the way, in words."""
+    """The message names the obstacle."""
     assert told in refusal(free_gib * GIB, 80 * GIB, shares)
 
 
 class _Gpu(CalibrationDevice):
-    """Believes to be one; what torch would tell of it is put in its place."""
+    """A fake GPU with replaced answers of torch."""
 
     on_gpu = True
 
@@ -51,7 +51,7 @@ class _Busy(GpuSensor):
     ],
 )
 def test_a_gpu_of_others_is_an_error_that_says_what_to_do(monkeypatch, memory, told):
-    """Whatever is in the way, the user learns it from one line, not from a traceback."""
+    """The user reads the cause in one line, not in a traceback."""
     torch = pytest.importorskip("torch", reason="the suite measures torch")
     monkeypatch.setattr(machine, "PAUSE_S", 0)
 

@@ -9,7 +9,7 @@ from wattloop.predict.calibrate.collection import SampleFile, records
 
 
 def test_a_file_is_not_written_over(tmp_path):
-    """Minutes on a GPU are not thrown away by a second command."""
+    """A second command does not overwrite minutes on a GPU."""
     path = tmp_path / "a.jsonl"
     path.write_text('{"record":"machine","gpu":"x"}\n')
     with pytest.raises(ConfigError, match="--resume"):
@@ -17,7 +17,7 @@ def test_a_file_is_not_written_over(tmp_path):
 
 
 def test_each_record_is_there_at_once(tmp_path):
-    """A killed collection loses the case it was at, and no other."""
+    """A killed collection loses only its current case."""
     file = SampleFile(tmp_path / "a.jsonl", resume=False)
     file.write({"record": "kernel", "case": "one"})
     assert [row["case"] for row in records(tmp_path / "a.jsonl")] == ["one"]
@@ -25,7 +25,7 @@ def test_each_record_is_there_at_once(tmp_path):
 
 
 def test_half_a_line_at_the_end_is_left_out(tmp_path):
-    """What a kill tore is not read, and not in the way of what follows."""
+    """A torn line is not read, and does not affect later lines."""
     path = tmp_path / "a.jsonl"
     path.write_text('{"record":"kernel","case":"one"}\n{"record":"ker')
     assert len(list(records(path))) == 1
@@ -37,7 +37,7 @@ def test_half_a_line_at_the_end_is_left_out(tmp_path):
 
 
 def test_compressed_files_are_read(tmp_path):
-    """The project's own samples are kept so."""
+    """The project's own samples are compressed."""
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"record":"host"}\n'))
     assert list(records(path)) == [{"record": "host"}]
@@ -51,15 +51,15 @@ def test_compressed_files_are_read(tmp_path):
     ],
 )
 def test_a_damaged_file_is_told_with_its_line(tmp_path, text, told):
-    """Where it is wrong, and what to do."""
+    """The error has the line and the remedy."""
     path = tmp_path / "a.jsonl"
     path.write_text(text)
     with pytest.raises(ConfigError, match=told):
         list(records(path))
 
 
-def test_a_file_that_is_no_gzip_is_told(tmp_path):
-    """The ending promises compression; the content may not keep it."""
+def test_a_file_that_is_not_gzip_is_reported(tmp_path):
+    """A file name may promise compression that its content lacks."""
     path = tmp_path / "a.jsonl.gz"
     path.write_text("plain")
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -67,8 +67,8 @@ def test_a_file_that_is_no_gzip_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["notes of mine", "one\ntwo", '{"a": 1}\nnot ours\n'])
-def test_a_file_that_is_no_calibration_keeps_every_byte(tmp_path, text):
-    """`-o notes.txt --resume` is a slip of the hand, and costs nothing."""
+def test_a_file_that_is_not_a_calibration_keeps_every_byte(tmp_path, text):
+    """A wrong `-o notes.txt --resume` loses nothing."""
     path = tmp_path / "notes.txt"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"notes\.txt:1: "):
@@ -87,7 +87,7 @@ def test_lines_are_not_added_to_a_compressed_file(tmp_path):
 
 
 def test_a_case_whose_package_was_missing_is_tried_again(tmp_path):
-    """`pip install` and --resume take it; one that failed otherwise stays failed."""
+    """`pip install` and --resume run it; a case that failed otherwise stays failed."""
     path = tmp_path / "a.jsonl"
     path.write_text(
         '{"record":"step","case":"t5","error":"ModuleNotFoundError: No module named hf"}\n'

@@ -16,7 +16,7 @@ def kernels():
 
 
 def test_all_sections_have_a_share_of_the_time():
-    """A section without a share would never be taken."""
+    """A section without a share would never run."""
     assert set(SHARES) == set(SECTIONS)
     assert sum(SHARES.values()) == pytest.approx(1)
 
@@ -27,13 +27,13 @@ def test_no_case_comes_twice(kernels):
 
 
 def test_the_same_cases_in_the_same_order_always(kernels):
-    """A collection that is gone on with finds its place, whatever else drew random numbers."""
+    """A resumed collection finds its place, whatever else drew random numbers."""
     random.seed(7)
     assert [case.key for case in cases("kernels")] == [case.key for case in kernels]
 
 
 def test_any_first_part_is_a_sample_of_the_whole(kernels):
-    """Being cut off does little harm: a tenth of the cases has a tenth of every family."""
+    """An interruption does little harm: a tenth of the cases has a tenth of every family."""
     whole = Counter(case.family for case in kernels)
     tenth = Counter(case.family for case in kernels[: len(kernels) // 10])
     for family, number in whole.items():
@@ -41,7 +41,7 @@ def test_any_first_part_is_a_sample_of_the_whole(kernels):
 
 
 def test_every_kernel_is_written_as_a_trace_would_write_it(kernels):
-    """What was measured can be fitted; only what a trace names otherwise has no operation."""
+    """Measurements can be fitted; only kernels that a trace names otherwise have no operation."""
     unknown = Counter(
         case.family for case in kernels if not operations_of(case.family, case.params)
     )
@@ -68,7 +68,7 @@ def test_large_batches_of_tiny_pictures_are_among_the_kernels(kernels):
 
 
 def test_held_kernels_cover_all_layers_of_a_picture_network():
-    """Watts of a class that no power run has are those of others."""
+    """The power of a class without power runs is that of other classes."""
     held = [case for case in cases("power") if case.family in ("conv", "norm", "elementwise")]
     convs = {(c.params["dtype"], c.params["direction"]) for c in held if c.family == "conv"}
     assert len(convs) == 9

@@ -33,7 +33,7 @@ PUBLISHED = {
 def test_networks_are_the_published_ones(name, parameters):
     """Parameter counts of torchvision's models of these names (MobileNet V1: of its paper).
 
-    Of Darknet-53 and Xception, which torchvision lacks: timm's.
+    For Darknet-53 and Xception, which torchvision lacks, they are timm's.
     """
     with torch.device("meta"):
         model = subject(name).model
@@ -56,7 +56,7 @@ def test_networks_are_the_published_ones(name, parameters):
     ],
 )
 def test_a_call_gives_the_loss(name):
-    """All inputs in, a number with a gradient out: what a step and a trace need."""
+    """A call takes all inputs and returns a number with a gradient, as a step and a trace need."""
     with torch.device("meta"):
         made = subject(name)
         loss = made.model(*made.inputs(2, "meta"))
@@ -77,6 +77,6 @@ def test_the_optimizer_follows_the_name():
 
 
 def test_an_unknown_model_is_refused():
-    """And not taken for another one."""
+    """It is not replaced by another one."""
     with pytest.raises(KeyError):
         subject("inception_v4@299")

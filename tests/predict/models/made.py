@@ -32,7 +32,7 @@ PLACE = Placement(GPU)
 def gemm(
     m: int, n: int, k: int, dtype: str = "fp32", count: int = 1, phase: Phase = Phase.FORWARD
 ) -> Operation:
-    """One product of its own FLOPs and bytes."""
+    """Return one product with its FLOPs and bytes."""
     size = 2 if dtype == "bf16" else 4
     return Operation(
         op="aten.mm",
@@ -49,7 +49,7 @@ def gemm(
 
 
 def conv(channels: int, side: int, batch: int, dtype: str = "fp32", count: int = 1) -> Operation:
-    """A 3x3 convolution that keeps its size."""
+    """Return a 3x3 convolution that keeps its size."""
     size = 2 if dtype == "bf16" else 4
     pixels = batch * side * side
     return Operation(
@@ -82,7 +82,7 @@ def conv(channels: int, side: int, batch: int, dtype: str = "fp32", count: int =
 
 
 def addition(elements: int, count: int = 1, phase: Phase = Phase.FORWARD) -> Operation:
-    """One addition of two fp32 tensors."""
+    """Return one addition of two fp32 tensors."""
     return Operation(
         op="aten.add",
         kind=Kind.ELEMENTWISE,
@@ -102,7 +102,7 @@ def workload(
     parameters: int = 1_000_000,
     accumulate: int = 1,
 ) -> Workload:
-    """A step of these operations."""
+    """Return a step of these operations."""
     return Workload(
         name=name,
         operations=operations,

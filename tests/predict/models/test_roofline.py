@@ -1,4 +1,4 @@
-"""The baseline model: two shares of the published peaks, two wattages."""
+"""Promises of the baseline model: two shares of the published peaks, and two wattages."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ TRUE = RooflineConstants({"fp32": 0.8, "bf16": 0.55}, 0.75, 0.9, 0.6)
 
 
 def steps() -> list[Workload]:
-    """Workloads from bound by bytes to bound by FLOPs, in two precisions."""
+    """Return workloads from byte-bound to FLOP-bound, in two precisions."""
     return [
         workload(
             gemm(size, size, size, dtype=precision, count=3),
@@ -78,7 +78,7 @@ def test_points_without_power_are_fitted_for_time() -> None:
 
 
 def test_no_share_is_above_one() -> None:
-    """Steps quicker than the peaks allow are met by the peaks, not by more than there is."""
+    """Steps faster than the peaks allow are predicted at the peaks, not above."""
     points = [
         MeasuredStep(
             step, PLACE, 0.5 * Roofline.of_peaks().predict(step, PLACE).step_s, 900.0, "made"
@@ -90,7 +90,7 @@ def test_no_share_is_above_one() -> None:
 
 
 def test_constants_make_the_same_model_again() -> None:
-    """What `constants()` gives is enough to predict the same."""
+    """The values of `constants()` suffice to predict the same."""
     step = steps()[0]
     again = Roofline.from_constants(Roofline(TRUE).constants())
     assert again.predict(step, PLACE) == Roofline(TRUE).predict(step, PLACE)
@@ -107,13 +107,13 @@ def test_constants_make_the_same_model_again() -> None:
     ],
 )
 def test_broken_constants_are_refused_by_name(changed: dict[str, object], named: str) -> None:
-    """What is wrong in a file is said, without a traceback."""
+    """The error names the wrong field, without a traceback."""
     with pytest.raises(ConfigError, match=named):
         Roofline.from_constants({**Roofline(TRUE).constants(), **changed})
 
 
 def test_without_constants_it_says_so() -> None:
-    """Predicting before fitting names the ways out."""
+    """Predicting before fitting names the remedies."""
     with pytest.raises(ConfigError, match="fit it"):
         Roofline().predict(steps()[0], PLACE)
 
@@ -128,7 +128,7 @@ def test_what_it_does_not_know_is_said() -> None:
 
 
 def test_a_large_product_takes_the_seconds_of_its_flops() -> None:
-    """At the peaks, nothing but FLOPs bounds it."""
+    """At the peaks, only FLOPs bound it."""
     step = Roofline.of_peaks().predict(workload(gemm(5000, 5000, 5000)), PLACE)
     assert step.terms_s["memory"] == 0
     assert step.step_s == pytest.approx(2 * 5000**3 / GPU.vector_flops["fp32"])

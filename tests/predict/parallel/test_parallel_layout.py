@@ -1,4 +1,4 @@
-"""Layouts are read as written, and refused with a remedy where they do not divide."""
+"""Promises of layouts: read as written, and refused with a remedy where they do not divide."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Steps over many GPUs: what each kind of parallelism changes in time, memory and energy."""
+"""Promises of steps over many GPUs: the effect of each parallelism on time, memory and energy."""
 
 from dataclasses import replace
 from typing import Any
@@ -68,7 +68,7 @@ def test_more_micro_batches_and_interleaving_shrink_the_bubble() -> None:
         return found.parts_s["pipeline bubble"] / found.step_s
 
     few, many = share("pp=4", 4), share("pp=4", 32)
-    # (p - 1) / (m + p - 1), up to what stages differ in
+    # (p - 1) / (m + p - 1), up to the differences of stages
     assert few == pytest.approx(3 / 7, rel=0.15)
     assert many == pytest.approx(3 / 35, rel=0.2)
     assert share("pp=4,interleave=4", 32) < 0.4 * many

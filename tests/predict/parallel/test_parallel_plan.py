@@ -1,4 +1,6 @@
-"""The search for a layout: what fits, the best first, and what would help where nothing does."""
+"""Promises of the search for a layout: fitting ones, the best first, and remedies where none
+fits.
+"""
 
 from dataclasses import replace
 

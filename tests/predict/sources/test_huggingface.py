@@ -67,7 +67,7 @@ def test_vision_transformers_have_as_many_at_their_own_size(name: str, published
     ],
 )
 def test_encoders_have_as_many_without_a_head(name: str, published: int) -> None:
-    """Promise: `--head none` is the bare model, whose size is the one people quote."""
+    """Promise: `--head none` is the bare model, whose size is the commonly quoted one."""
     assert parameters(huggingface_source(name, SMALL, head="none").module) == published
 
 
@@ -83,7 +83,7 @@ def test_encoders_have_as_many_without_a_head(name: str, published: int) -> None
 def test_the_usual_head_and_its_inputs_are_chosen(
     name: str, head: str, inputs: dict[str, tuple[int, ...]]
 ) -> None:
-    """Promise: each kind of model is trained for what it usually is, and the notes say so."""
+    """Promise: each kind of model gets its usual task, and the notes say so."""
     source = huggingface_source(name, SMALL)
     assert isinstance(source.inputs, dict)
     assert {key: tuple(tensor.shape) for key, tensor in source.inputs.items()} == inputs
@@ -98,14 +98,14 @@ def test_another_head_can_be_asked_for() -> None:
 
 
 def test_inference_has_no_labels() -> None:
-    """Promise: what only runs forward computes no loss."""
+    """Promise: a forward pass alone computes no loss."""
     source = huggingface_source("gpt2", SMALL, training=False)
     assert isinstance(source.inputs, dict)
     assert set(source.inputs) == {"input_ids"}
 
 
 def test_sizes_that_were_not_stated_are_noted() -> None:
-    """Promise: a default never goes unsaid."""
+    """Promise: every default is in a note."""
     notes = " ".join(huggingface_source("gpt2", Sizes()).notes)
     assert "batch: 8, as none was stated" in notes
     assert "seq: 512 tokens, as none was stated" in notes
@@ -167,10 +167,8 @@ def test_a_configuration_in_the_local_cache_is_used(
         ("gpt2", SMALL, "poetry", "head poetry: unknown; choose one of causal-lm"),
     ],
 )
-def test_what_cannot_be_built_says_why(
-    name: str, sizes: Sizes, head: str | None, said: str
-) -> None:
-    """Promise: the error names the field and what to do."""
+def test_an_impossible_model_says_why(name: str, sizes: Sizes, head: str | None, said: str) -> None:
+    """Promise: the error names the field and the remedy."""
     with pytest.raises(ConfigError) as refused:
         huggingface_source(name, sizes, head=head)
     assert said in str(refused.value)
@@ -194,13 +192,13 @@ def test_a_broken_config_file_is_an_error(tmp_path: Path, text: str, said: str) 
 
 
 def test_sizes_must_be_positive() -> None:
-    """Promise: no batch of nothing."""
+    """Promise: an empty batch is refused."""
     with pytest.raises(ConfigError, match="batch 0"):
         Sizes(batch=0)
 
 
-def test_workloads_that_are_shipped_are_what_tracing_gives() -> None:
-    """scripts/make_workloads.py was run after the tracer changed last."""
+def test_shipped_workloads_equal_fresh_traces() -> None:
+    """scripts/make_workloads.py was run after the last change of the tracer."""
     from wattloop.predict.request import request_workload
     from wattloop.predict.workload.files import load_workload
     from wattloop.schedule.estimates.analytic import predict_question, shipped_workload

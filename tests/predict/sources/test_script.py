@@ -1,4 +1,4 @@
-"""A training program runs until its first step, which is traced instead of run."""
+"""Promises of scripts: a program runs until its first step, which is traced instead of run."""
 
 import textwrap
 

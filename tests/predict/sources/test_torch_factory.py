@@ -1,4 +1,4 @@
-"""Promises of factories: a user's own model needs no more than a function that makes it."""
+"""Promises of factories: a user's own model needs only a function that makes it."""
 
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(source: ModelSource) -> Any:
-    """The loss of one pass; shapes that do not fit would raise."""
+    """Return the loss of one pass; shapes that do not fit would raise."""
     module = source.module.to("meta")
     if isinstance(source.inputs, dict):
         output = module(**{key: value.to("meta") for key, value in source.inputs.items()})
@@ -104,13 +104,13 @@ def test_inputs_and_loss_are_guessed_from_the_layers(
 
 
 def test_a_factory_that_puts_its_model_on_a_gpu_needs_none(models: Path) -> None:
-    """`.cuda()` and `device="cuda"` are what people write; nothing is allocated."""
+    """`.cuda()` and `device="cuda"` work without a GPU, and nothing is allocated."""
     source = find_source(f"{models}:on_gpu", Sizes(batch=4))
     assert source.module.weight.device.type == "meta"
 
 
 def test_sizes_that_were_not_stated_are_noted(models: Path) -> None:
-    """Promise: a default never goes unsaid."""
+    """Promise: every default is in a note."""
     notes = " ".join(find_source(f"{models}:cnn", Sizes()).notes)
     assert "batch: 8, as none was stated" in notes
     assert "image: 224, as none was stated" in notes
@@ -124,7 +124,7 @@ def test_a_factory_gets_the_sizes_it_has_parameters_for(models: Path) -> None:
 
 
 def test_inputs_and_loss_of_the_factory_are_taken(models: Path) -> None:
-    """Promise: what the factory returns is not guessed again."""
+    """Promise: values that the factory returns are not guessed."""
     source = find_source(f"{models}:with_loss", Sizes())
     assert source.batch == 7
     assert source.notes == ()
@@ -132,7 +132,10 @@ def test_inputs_and_loss_of_the_factory_are_taken(models: Path) -> None:
 
 
 def test_inputs_can_be_stated(models: Path) -> None:
-    """Promise: `--input` says what guessing cannot, by name and with letters for sizes."""
+    """Promise:
+
+    `--input` states inputs that cannot be guessed, by name and with letters for sizes.
+    """
     stated = ("left=float32[B,S]", "right=bfloat16[b, 12]")
     source = find_source(f"{models}:pair", SIZES, stated=stated)
     assert isinstance(source.inputs, dict)
@@ -179,7 +182,7 @@ def test_a_package_is_imported(models: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("nonsense", "not understood; write hf:NAME"),
     ],
 )
-def test_what_is_no_model_says_what_to_do(models: Path, text: str, said: str) -> None:
+def test_an_object_that_is_not_a_model_gets_a_remedy(models: Path, text: str, said: str) -> None:
     """Promise: the error names the model and the remedy."""
     with pytest.raises(ConfigError) as refused:
         find_source(text.format(models=models), Sizes())
@@ -199,7 +202,7 @@ def test_what_is_no_model_says_what_to_do(models: Path, text: str, said: str) ->
 def test_a_stated_input_that_cannot_be_read_is_an_error(
     models: Path, stated: tuple[str, ...], said: str
 ) -> None:
-    """Promise: what was written is quoted, with how to write it."""
+    """Promise: the error quotes the text, and shows the right form."""
     with pytest.raises(ConfigError) as refused:
         find_source(f"{models}:pair", Sizes(), stated=stated)
     assert said in str(refused.value)

@@ -1,4 +1,6 @@
-"""The user's own training step is predicted as it is written, and nothing of the user's changes."""
+"""Promises of traced training steps: predicted as written, with all of the user's state
+unchanged.
+"""
 
 import random
 from collections import Counter
@@ -25,7 +27,7 @@ def network() -> nn.Module:
 
 
 def counts(workload, *, phases=("forward", "backward", "optimizer")):
-    """Operations by name; autograd's first gradient is made by the engine or before it."""
+    """Count operations by name; autograd's first gradient is made by the engine or before it."""
     found = Counter()
     for each in workload.operations:
         if each.phase.value in phases and each.op != "aten.ones_like":

@@ -31,7 +31,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks one after the other, that may be computed again in the backward pass."""
+    """Blocks one after the other, which may be recomputed in the backward pass."""
 
     def __init__(self, depth: int, checkpoint: bool = False) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Stack(nn.Module):
 
 
 def cnn(groups: int = 8) -> nn.Module:
-    """Convolutions with and without bias, norm, pool, a depthwise one."""
+    """Return convolutions with and without bias, norm, pool, a depthwise one."""
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False),
         nn.BatchNorm2d(8),
@@ -64,17 +64,17 @@ def cnn(groups: int = 8) -> nn.Module:
 
 
 def ids(batch: int = 2, length: int = 16) -> Any:
-    """Token numbers without values."""
+    """Return token numbers without values."""
     return torch.empty(batch, length, dtype=torch.long, device="meta")
 
 
 def images(batch: int = 4, side: int = 16) -> Any:
-    """Pictures without values."""
+    """Return pictures without values."""
     return torch.empty(batch, 3, side, side, device="meta")
 
 
 def counted(workload: Workload) -> Counter[Any]:
-    """Operations by what they do, whatever module they belong to."""
+    """Count operations by kind, in any module."""
     found: Counter[Any] = Counter()
     for op in workload.operations:
         found[op.phase, op.op, op.dtype, op.inputs, op.outputs, op.dims, op.flops] += op.count
@@ -82,7 +82,7 @@ def counted(workload: Workload) -> Counter[Any]:
 
 
 def kernels(workload: Workload, phase: str) -> list[str]:
-    """Names of what launches kernels, in order, with the module."""
+    """Return the names of operations that launch kernels, in order, with the module."""
     return [
         f"{op.module}:{op.op.removeprefix('aten.')}"
         for op in workload.operations

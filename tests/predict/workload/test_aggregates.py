@@ -1,4 +1,4 @@
-"""Totals of a workload are those of the thesis (4.3.4)."""
+"""Promises of the totals of a workload: those of the thesis (4.3.4)."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_flops_are_split_by_unit_and_phase():
 
 
 def test_mean_dims_are_weighted_by_flops():
-    """Equation 4.6: the large product counts more, and twice when it is there twice."""
+    """Equation 4.6: the large product counts more, and twice when it occurs twice."""
     small = costs.gemm(1, 2, 2, 2, dtype="fp32")
     large = costs.gemm(1, 4, 4, 4, dtype="fp32", count=2)
     whole = 16 + 2 * 128
@@ -48,6 +48,6 @@ def test_sizes_of_convolutions_are_weighted_as_well():
 
 
 def test_an_empty_workload_has_totals_of_nothing():
-    """No division by zero."""
+    """There is no division by zero."""
     totals = aggregates(made())
     assert (totals.step.flops, totals.unruled_share, totals.gemm_dims) == (0, 0, None)

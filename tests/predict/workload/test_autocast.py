@@ -1,4 +1,4 @@
-"""Autocast gives operations the types that CUDA gives them, not those of the CPU."""
+"""Promises of autocast: operations have the types of CUDA, not those of the CPU."""
 
 from contextlib import contextmanager, nullcontext
 
@@ -25,7 +25,7 @@ def cuda_autocast(dtype, here, forgot):
 
 @pytest.fixture(scope="module")
 def results():
-    """Results of operations on a bf16 and an fp32 tensor under autocast."""
+    """Return results of operations on a bf16 and an fp32 tensor under autocast."""
     low, wide = torch.ones(2, 4, dtype=LOW), torch.ones(2, 4)
     labels = torch.zeros(2, dtype=torch.long)
     with cuda_autocast(LOW, lambda: -1, lambda _: nullcontext()):
@@ -77,7 +77,7 @@ def test_operations_have_the_types_of_cuda_s_lists(results, names, expected):
 
 
 def test_a_weight_is_cast_once_and_forgotten_at_the_end():
-    """A leaf that needs a gradient; what is computed is cast each time."""
+    """A leaf with a gradient is cast once; a computed tensor is cast each time."""
     weight = torch.ones(4, 4, requires_grad=True)
     forgotten = []
     with cuda_autocast(LOW, lambda: 7, lambda place: forgotten.append(place) or nullcontext()):
@@ -90,7 +90,7 @@ def test_a_weight_is_cast_once_and_forgotten_at_the_end():
 
 
 def test_the_cpu_s_own_autocast_is_back_afterwards():
-    """Which keeps a layer norm in bf16."""
+    """The CPU's own autocast keeps a layer norm in bf16."""
     with cuda_autocast(LOW, lambda: -1, lambda _: nullcontext()):
         pass
     with torch.autocast("cpu", dtype=LOW):
@@ -98,7 +98,7 @@ def test_the_cpu_s_own_autocast_is_back_afterwards():
 
 
 class Inside(torch.nn.Module):
-    """Two layers, the first under autocast of its own, the second without any."""
+    """Two layers, the first under its own autocast, the second without any."""
 
     def __init__(self):
         super().__init__()
@@ -117,14 +117,14 @@ class Inside(torch.nn.Module):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_autocast_inside_a_model_is_cuda_s(precision):
-    """Entered or left for `cuda`, by a context or a decorator, whatever is around it."""
+    """It is entered or left for `cuda`, by a context or a decorator, inside any other."""
     workload = trace(Inside(), torch.empty(2, 8), precision=precision, optimizer=None)
     products = [op for op in workload.operations if op.kind is Kind.GEMM]
     assert {(op.module, op.dtype) for op in products} == {("low", "bf16"), ("wide", "fp32")}
 
 
 class Recomputes(torch.nn.Module):
-    """A block that is computed again in the backward pass."""
+    """A block that is recomputed in the backward pass."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A trace that was made before is found again when nothing that determines it has changed."""
+"""Promises of stored traces: found again when none of their determinants has changed."""
 
 import pytest
 
@@ -27,7 +27,7 @@ class Net(torch.nn.Module):
 
 
 def test_the_second_time_it_comes_from_the_file(folder):
-    """Changed on disk, it is what is found; a broken file is made again."""
+    """A changed file is what is loaded; a broken one is written again."""
     first = trace(Net, torch.empty(2, 4), cache=True)
     (path,) = folder.iterdir()
     save_workload(first.accumulating(7), path)
@@ -38,13 +38,13 @@ def test_the_second_time_it_comes_from_the_file(folder):
 
 
 def test_without_cache_nothing_is_written(folder):
-    """It is asked for, not assumed."""
+    """The cache is used on request only."""
     trace(Net, torch.empty(2, 4))
     assert not folder.exists()
 
 
 def test_a_folder_that_cannot_be_written_does_not_matter(folder):
-    """The trace is made all the same."""
+    """The trace is still made."""
     folder.parent.mkdir(parents=True)
     folder.write_text("a file is in the way")
     assert trace(Net, torch.empty(2, 4), cache=True).parameters == 20
@@ -95,7 +95,7 @@ def test_another_of_anything_has_another_key(changed):
 
 
 def test_what_a_function_closes_over_is_part_of_the_key():
-    """The same source with another value makes another model."""
+    """The same source with another value is another model."""
 
     def factory(power):
         return lambda: Net(power)
@@ -103,7 +103,7 @@ def test_what_a_function_closes_over_is_part_of_the_key():
     assert key(model=factory(1.0)) != key(model=factory(2.0))
 
 
-def test_what_cannot_be_written_down_is_not_kept():
+def test_a_model_without_source_is_not_cached():
     """A class without source could do anything."""
     scope = {"torch": torch}
     exec("class Typed(torch.nn.Linear): pass", scope)

@@ -1,4 +1,4 @@
-"""Cost rules turn shapes into FLOPs, bytes and dims."""
+"""Promises of cost rules: shapes become FLOPs, bytes and dims."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_a_product_counts_two_flops_a_multiply_add_and_each_operand_once():
 
 
 def test_all_passes_of_a_convolution_have_the_same_dims_and_flops():
-    """The implicit product is the forward's, whatever the pass; a gradient is backward."""
+    """The implicit product is the forward's, for any pass; a gradient is backward."""
     made = {
         way: costs.conv(way, 2, 64, (56, 56), 128, 3, stride=2, padding=1, dtype="tf32")
         for way in ("forward", "data", "weight")
@@ -115,6 +115,6 @@ def test_a_long_list_takes_more_kernels():
     ],
 )
 def test_an_unknown_name_is_refused_with_the_known_ones(call, named):
-    """The error names what was asked for."""
+    """The error also names the request."""
     with pytest.raises(ConfigError, match=named):
         call()

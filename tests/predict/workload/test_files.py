@@ -1,4 +1,4 @@
-"""Workloads survive being saved; broken files are refused by the name of the field."""
+"""Promises of saved workloads: they read back; broken files are refused by the field."""
 
 import gzip
 import json
@@ -39,7 +39,7 @@ def test_a_saved_workload_is_read_back_equal(workload, tmp_path, name):
 
 
 def test_a_compressed_file_is_known_by_its_content(workload, tmp_path):
-    """Whatever its name says."""
+    """Its name does not matter."""
     save_workload(workload, tmp_path / "w.json")
     (tmp_path / "renamed").write_bytes(gzip.compress((tmp_path / "w.json").read_bytes()))
     assert load_workload(tmp_path / "renamed") == workload
@@ -77,7 +77,7 @@ def test_a_broken_file_is_refused_by_the_name_of_the_field(workload, tmp_path, c
 
 
 def test_files_that_are_missing_or_no_json_are_refused(workload, tmp_path):
-    """A cut file, a missing one, and a folder that is not there to write into."""
+    """A cut file, a missing one, and a missing folder to write into."""
     path = tmp_path / "w.json.gz"
     save_workload(workload, path)
     path.write_bytes(path.read_bytes()[:50])
@@ -90,6 +90,6 @@ def test_files_that_are_missing_or_no_json_are_refused(workload, tmp_path):
 
 
 def test_the_phases_stay_what_they_were(workload, tmp_path):
-    """Enumerations come back as such, not as text."""
+    """Enumerations are read back as such, not as text."""
     save_workload(workload, tmp_path / "w.json")
     assert load_workload(tmp_path / "w.json").operations[1].phase is Phase.BACKWARD

@@ -1,4 +1,4 @@
-"""A compiled step has the kernels that Inductor generates: fused, recomputed, in its layout."""
+"""Promises of a compiled step: it has the kernels that Inductor generates."""
 
 import pytest
 
@@ -155,7 +155,7 @@ def test_a_batch_norm_reads_its_input_for_the_statistics_and_again_for_the_resul
 
 
 def test_recurrent_layers_stay_the_librarys():
-    """Dynamo does not compile them; their weights' copies are theirs as well."""
+    """Dynamo does not compile them, and their weights' copies are theirs as well."""
 
     class Reader(nn.Module):
         def __init__(self):
@@ -207,7 +207,7 @@ def test_what_is_not_used_is_not_computed():
 
 
 def test_products_are_padded_to_aligned_sides():
-    """Where arithmetic bounds them; a narrow one is left as it is."""
+    """This holds where arithmetic bounds them; a narrow one is unchanged."""
     step = compiled(nn.Linear(512, 1001, bias=False), 512, 512, precision="bf16")
     assert {op.dims for op in step.operations if op.kind is Kind.GEMM} >= {(1, 512, 1008, 512)}
     narrow = compiled(nn.Linear(64, 1001, bias=False), 32, 64, precision="bf16")

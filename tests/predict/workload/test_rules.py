@@ -14,7 +14,7 @@ from wattloop.predict.workload.costs.registry import unregister_rule  # noqa: E4
 
 @pytest.fixture
 def rules():
-    """Rules that are gone after the test."""
+    """Register rules that are removed after the test."""
     made = []
 
     def register(target, rule):
@@ -54,7 +54,7 @@ def test_an_operation_without_a_rule_is_counted_by_its_bytes_and_told():
 
 
 def test_a_rule_for_an_operation_counts_it(rules):
-    """It gets the call with its tensors, and gives an operation."""
+    """It gets the call with its tensors, and returns an operation."""
 
     def rule(call):
         (n, size, _) = call.inputs[0].shape
@@ -70,7 +70,7 @@ def test_a_rule_for_an_operation_counts_it(rules):
 
 
 def test_a_rule_for_a_module_replaces_what_it_does_inside(rules):
-    """Asked once for the forward and once for the backward pass, at the module's place."""
+    """It is called once for the forward and once for the backward pass, at the module's place."""
     calls = []
 
     def rule(call):
@@ -109,14 +109,14 @@ def test_a_module_s_rule_counts_for_alike_blocks_as_well(rules):
         (3, lambda call: None, "name of an operation or a class"),
     ],
 )
-def test_what_cannot_be_a_rule_is_refused(target, rule, said):
-    """At once, not when a model is traced."""
+def test_an_invalid_rule_is_refused(target, rule, said):
+    """The error comes at registration, not during a trace."""
     with pytest.raises(ConfigError, match=said):
         register_rule(target, rule)
 
 
 def test_a_rule_that_gives_no_operations_is_refused_by_its_target(rules):
-    """When it is asked."""
+    """The error comes when the rule is called."""
     rules(Scans, lambda call: [5])
     with pytest.raises(ConfigError, match=r"rule of module '' .*Scans"):
         trace(Scans, torch.empty(8, 8))
@@ -135,7 +135,7 @@ def test_a_rule_that_gives_no_operations_is_refused_by_its_target(rules):
     ids=lambda layer: type(layer).__name__,
 )
 def test_common_layers_have_rules(layer):
-    """In place or not, their operations are counted by what they do."""
+    """In place or not, their operations are counted by kind."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), layer)
     totals = aggregates(trace(model, torch.empty(4, 8), optimizer=None))
     assert totals.unruled == ()

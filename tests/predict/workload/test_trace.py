@@ -1,4 +1,4 @@
-"""A trace has the operations that CUDA runs, with their shapes, types and FLOPs."""
+"""Promises of traces: the operations that CUDA runs, with their shapes, types and FLOPs."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def mlp() -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def stacks():
-    """The same transformer in every precision."""
+    """Trace the same transformer in every precision."""
     return {
         precision: trace(
             lambda: small_models.Stack(2),
@@ -180,7 +180,7 @@ def test_styles_of_adamw_have_their_kernels(style, names):
 
 
 def test_an_optimizer_of_torch_is_recognised():
-    """A function from parameters to an optimizer says momentum and decay itself."""
+    """A function from parameters to an optimizer determines momentum and decay itself."""
     made = {
         name: trace(mlp, torch.empty(4, 8), loss="cross_entropy", optimizer=factory).optimizer
         for name, factory in {
@@ -220,7 +220,7 @@ def test_the_model_is_left_as_it_was():
 
 
 def test_what_the_caller_has_set_does_not_matter():
-    """In inference mode, on several threads: the same workload."""
+    """In inference mode, or on several threads, the workload is the same."""
     from concurrent.futures import ThreadPoolExecutor
 
     model, inputs = mlp(), torch.empty(4, 8)
@@ -249,20 +249,20 @@ def test_the_batch_is_the_first_length_unless_told():
 
 
 def test_no_optimizer_means_forward_and_backward_only():
-    """As benchmarks that measure only those do it."""
+    """Some benchmarks measure only those."""
     workload = trace(mlp, torch.empty(4, 8), optimizer=None)
     assert Phase.OPTIMIZER not in {op.phase for op in workload.operations}
     assert workload.optimizer_bytes == 0
 
 
-def test_without_a_loss_the_mean_is_taken_and_said():
-    """A note tells it."""
+def test_without_a_loss_the_mean_is_taken_with_a_note():
+    """A note says so."""
     workload = trace(mlp, torch.empty(4, 8))
     assert "mean of its output" in workload.notes[0]
 
 
 def test_a_traced_workload_is_saved_and_read_back_equal(stacks, tmp_path):
-    """Every operation, whatever is in its detail."""
+    """Every operation is read back, with any detail."""
     save_workload(stacks["bf16"], tmp_path / "w.json.gz")
     assert load_workload(tmp_path / "w.json.gz") == stacks["bf16"]
 
@@ -286,7 +286,7 @@ def test_a_traced_workload_is_saved_and_read_back_equal(stacks, tmp_path):
     ],
 )
 def test_wrong_arguments_and_shapes_are_refused_by_name(arguments, said):
-    """The error says which argument, or in which module the shapes do not fit."""
+    """The error names the argument, or the module whose shapes do not fit."""
     given = {"model": mlp, "inputs": torch.empty(4, 8), **arguments}
     with pytest.raises(ConfigError, match=said):
         trace(given.pop("model"), given.pop("inputs"), **given)

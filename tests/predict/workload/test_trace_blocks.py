@@ -1,4 +1,4 @@
-"""Blocks that are alike are traced once, and give what tracing all of them gives."""
+"""Promises of equal blocks: traced once, with the result of tracing all of them."""
 
 from functools import cache
 
@@ -70,7 +70,7 @@ def _convolution():
 
 @cache
 def made(name, merge=True, **options):
-    """One of the models, traced."""
+    """Trace one of the models."""
     inputs = small_models.images() if name == "pictures" else small_models.ids()
     request = TraceRequest(
         model=MODELS[name],
@@ -99,7 +99,7 @@ def test_traced_once_or_all_of_them_is_the_same(name):
 
 
 def test_alike_blocks_are_written_as_one():
-    """One path with the range of blocks, a count of all of them."""
+    """One path has the range of blocks and their count."""
     merged, whole = made("stack"), made("stack", merge=False)
     assert len(merged.operations) < len(whole.operations) / 2
     paths = {op.module for op in merged.operations if "norm" in op.module}
@@ -125,7 +125,7 @@ def test_modules_that_the_forward_pass_makes_are_traced():
 
 
 def test_blocks_without_gradients_are_merged_as_well():
-    """Forward only."""
+    """This holds for a forward pass alone."""
     merged, whole = (made("stack", merge=merge, training=False) for merge in (True, False))
     assert small_models.counted(merged) == small_models.counted(whole)
     assert merged.peak_bytes == whole.peak_bytes

@@ -1,4 +1,4 @@
-"""Models that look at data are traced by stated defaults, or refused by name."""
+"""Promises of models that read data: traced by stated defaults, or refused by name."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from wattloop.predict import trace  # noqa: E402 - after the skip
 
 
 class Looks(torch.nn.Module):
-    """A layer, then whatever a test wants to do with its result."""
+    """A layer, followed by an operation that a test sets."""
 
     def __init__(self, then):
         super().__init__()
@@ -29,7 +29,7 @@ def names(workload):
 
 
 def test_a_branch_on_data_is_taken_as_false_first():
-    """`if tensor.sum() > 0` reads a number; the note says what it was taken to be."""
+    """`if tensor.sum() > 0` reads a number, and the note states the assumed value."""
     workload = traced(lambda y: y.relu() if y.sum() > 0 else y.tanh())
     assert "aten.tanh" in names(workload)
     assert "aten.relu" not in names(workload)
@@ -37,7 +37,7 @@ def test_a_branch_on_data_is_taken_as_false_first():
 
 
 def test_a_number_that_cannot_be_0_is_taken_to_be_1():
-    """A loop that divides by what it reads goes through with 1."""
+    """A loop that divides by the number works with 1."""
     workload = traced(lambda y: y.tanh() * (1 / int(y.max().item())))
     assert "taken to be 1" in workload.notes[0]
 
@@ -52,8 +52,8 @@ def test_a_number_that_cannot_be_0_is_taken_to_be_1():
     ],
     ids=["mask", "masked_select", "nonzero", "unique"],
 )
-def test_what_is_found_in_data_is_taken_to_be_everything(then, said):
-    """As many elements as there are, and a note."""
+def test_elements_found_in_data_are_taken_to_be_all(then, said):
+    """All elements count as found, with a note."""
     workload = traced(then)
     assert any(said in note for note in workload.notes)
 
@@ -69,14 +69,14 @@ def test_a_mask_that_is_written_through_keeps_its_shape():
     assert any("mask" in note for note in traced(write).notes)
 
 
-def test_what_has_no_default_is_refused_with_operation_and_module():
-    """How often something repeats is data, and nothing stands in for it."""
+def test_a_read_without_a_default_is_refused_with_operation_and_module():
+    """The number of repeats is data, and has no default."""
     with pytest.raises(ConfigError, match=r"operation 'aten\.repeat_interleave' in.*no default"):
         traced(lambda y: y.repeat_interleave((y[:, 0] > 0).long(), dim=0))
 
 
 def test_an_error_in_the_model_s_own_code_names_the_module():
-    """Also where no operation of torch failed."""
+    """This also holds where no operation of torch failed."""
     with pytest.raises(ConfigError, match=r"in the model: 'x' is not in the table"):
         traced(lambda y: _raise())
 
@@ -86,7 +86,7 @@ def _raise():
 
 
 def test_a_loop_that_ends_by_data_is_refused_in_good_time(monkeypatch):
-    """Whatever a number is taken to be, `while y.sum() > 0` would go on for ever."""
+    """With any assumed number, `while y.sum() > 0` would run for ever."""
     monkeypatch.setattr("wattloop.predict.workload.tracing.constant_tracking.MOST_READS", 50)
 
     def loop(y):

@@ -1,4 +1,4 @@
-"""Random numbers, packed sequences and choices of experts have an expected value in a trace."""
+"""Promises of random numbers, packed sequences and experts: they have an expected value."""
 
 import pytest
 
@@ -11,7 +11,7 @@ TOKENS, WIDTH, EXPERTS = 48, 32, 4
 
 
 class Experts(torch.nn.Module):
-    """A router and its experts; a test says how rows find theirs."""
+    """A router and its experts; a test sets the routing."""
 
     def __init__(self, route):
         super().__init__()
@@ -58,7 +58,7 @@ def test_experts_get_equal_shares_of_the_rows(route):
 
 
 class Drops(torch.nn.Module):
-    """Leaves a layer out at random and looks for numbers that are none."""
+    """A model that leaves a layer out at random and checks for NaN."""
 
     def __init__(self):
         super().__init__()
@@ -76,7 +76,7 @@ class Drops(torch.nn.Module):
 
 
 def test_layers_that_are_rarely_left_out_are_traced():
-    """A random number between 0 and 1 is a half; nothing is infinite."""
+    """A random number between 0 and 1 is a half, and no value is infinite."""
     workload = trace(Drops(), torch.empty(4, 8), optimizer=None)
     forward = [op for op in workload.operations if op.phase is Phase.FORWARD]
     assert sum(op.count for op in forward if op.kind is Kind.GEMM) == 3
@@ -84,7 +84,7 @@ def test_layers_that_are_rarely_left_out_are_traced():
 
 
 class LastState(torch.nn.Module):
-    """Classifies packed sequences by the last state."""
+    """A classifier of packed sequences by the last state."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models as people write them are traced, and left as they were."""
+"""Promises of users' models: traced in any style, and left unchanged."""
 
 import logging
 
@@ -36,14 +36,14 @@ class Tied(torch.nn.Module):
     ids=["float", "bfloat16", "cuda", "to cuda and bfloat16", "channels last"],
 )
 def test_a_factory_may_convert_its_model(convert, size):
-    """Also to a GPU that is not there; tied weights stay tied."""
+    """This includes a missing GPU; tied weights stay tied."""
     workload = trace(lambda: convert(Tied()), torch.empty(3, 2, dtype=torch.long), optimizer=None)
     assert workload.parameters == 10 * 8 + 4 * 8 * (8 + 8 + 2)
     assert workload.parameter_bytes == size * workload.parameters
 
 
 class NamesGpu(torch.nn.Module):
-    """Makes and moves tensors on a GPU by name."""
+    """A model that makes and moves tensors on a GPU by name."""
 
     def __init__(self):
         super().__init__()
@@ -54,12 +54,14 @@ class NamesGpu(torch.nn.Module):
 
 
 def test_a_model_that_names_a_gpu_is_traced_without_one():
-    """Devices by name are where the trace is."""
+    """Named devices are replaced by that of the trace."""
     assert trace(NamesGpu(), torch.empty(2, 8), optimizer=None).operations
 
 
 class Keeps(torch.nn.Module):
-    """Keeps tensors from its forward pass in attributes, and has some that are no buffers."""
+    """A model that stores tensors of its forward pass in attributes, some of which are not
+    buffers.
+    """
 
     def __init__(self):
         super().__init__()
@@ -79,7 +81,7 @@ class Keeps(torch.nn.Module):
 
 
 def test_a_model_is_left_without_what_the_trace_made():
-    """Attributes, lists, dictionaries and buffers that its forward pass sets are undone."""
+    """Attributes, lists, dictionaries and buffers that its forward pass sets are restored."""
     model = Keeps()
     weight, table = model.layer.weight, model.table
     trace(model, torch.empty(4, 8), optimizer=None)
@@ -90,7 +92,7 @@ def test_a_model_is_left_without_what_the_trace_made():
 
 
 class Counts(torch.nn.Module):
-    """As many passes through a layer as a buffer says."""
+    """A model that passes through a layer as often as a buffer says."""
 
     def __init__(self):
         super().__init__()
@@ -110,7 +112,7 @@ def test_a_number_in_a_buffer_has_its_value():
 
 
 class Leaves(torch.nn.Module):
-    """A block that leaves something behind for the model."""
+    """A block that stores a value for the model."""
 
     def __init__(self):
         super().__init__()
@@ -124,7 +126,7 @@ class Leaves(torch.nn.Module):
 
 
 class Collects(torch.nn.Module):
-    """Sums what alike blocks left behind."""
+    """A model that sums the values of equal blocks."""
 
     def __init__(self):
         super().__init__()
@@ -136,8 +138,8 @@ class Collects(torch.nn.Module):
         return x + sum(block.extra for block in self.blocks)
 
 
-def test_blocks_that_leave_something_behind_all_run():
-    """A skipped block would not have it: then none is skipped."""
+def test_blocks_that_store_a_value_all_run():
+    """A skipped block would not store it, so none is skipped."""
     workload = trace(Collects(), torch.empty(2, 8), training=False)
     assert sum(op.count for op in workload.operations if op.op == "aten.addmm") == 6
 
@@ -155,7 +157,7 @@ def test_shapes_that_do_not_fit_are_told_without_a_traceback():
 
 
 def test_a_model_with_nothing_to_train_is_told_so():
-    """All of it is frozen; the forward pass can be traced."""
+    """All of it is frozen, and only the forward pass can be traced."""
     model = torch.nn.Linear(8, 8).requires_grad_(False)
     with pytest.raises(ConfigError, match="training=False"):
         trace(model, torch.empty(2, 8))

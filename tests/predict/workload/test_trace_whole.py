@@ -1,4 +1,4 @@
-"""What CUDA runs as one kernel or library call is one operation of a trace."""
+"""Promises of whole operations: one kernel or library call of CUDA is one operation of a trace."""
 
 from collections import Counter
 
@@ -162,7 +162,7 @@ def test_packed_sequences_are_taken_as_full():
 
 
 def test_rms_norm_and_dropout_are_one_kernel():
-    """CPU would take both apart."""
+    """The CPU would split both."""
     net = torch.nn.Sequential(torch.nn.RMSNorm(16), torch.nn.Dropout(0.5))
     workload = trace(net, torch.empty(4, 16, requires_grad=True))
     names = [op.op for op in workload.operations if op.kind in {Kind.NORM, Kind.RANDOM}]
@@ -181,8 +181,8 @@ def test_torch_itself_is_left_as_it_was():
         )
 
 
-def test_outputs_that_nobody_uses_cost_nothing_backward():
-    """No zeros are made for the gradient of a state, of what is kept, or of a norm's rows."""
+def test_unused_outputs_cost_nothing_backward():
+    """No zeros are made for the gradient of a state, of a saved tensor, or of a norm's rows."""
 
     class Net(torch.nn.Module):
         def __init__(self):

@@ -12,7 +12,7 @@ transformers = library("transformers", reason="Transformers is not installed")
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_causal_attention_stays_causal_and_unmasked(kind: str) -> None:
-    """Nothing is packed in a trace: the kernel is causal, without a mask that slows it down."""
+    """A trace has no packed sequences: the kernel is causal, without a mask that slows it down."""
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 99}
     config = transformers.CONFIG_MAPPING[kind](**sizes, num_key_value_heads=2, intermediate_size=64)
     config.use_cache = False

@@ -1,4 +1,4 @@
-"""Promises about cuDNN's workspaces: there where tensor cores need copies, and nowhere else."""
+"""Promises of cuDNN's workspaces: they exist where tensor cores need copies, and only there."""
 
 import pytest
 
@@ -13,7 +13,7 @@ BATCH, CHANNELS, SIDE = 16, 64, 32
 def traced(
     precision: str, *, kernel: int = 3, training: bool = False, **options: object
 ) -> Workload:
-    """One convolution that keeps the size of its picture."""
+    """Trace one convolution that keeps the size of its picture."""
     channels = int(options.pop("channels", CHANNELS))  # type: ignore[call-overload]  # a number
     last = options.pop("channels_last", False)
     layer = torch.nn.Conv2d(channels, channels, kernel, padding=kernel // 2, bias=False, **options)
@@ -27,7 +27,7 @@ def traced(
 
 
 def copies_bytes(kernel: int = 3, size: int = 4) -> int:
-    """Picture, result and weight once more."""
+    """Return the bytes of a copy of picture, result and weight."""
     return size * (2 * BATCH * CHANNELS * SIDE**2 + CHANNELS**2 * kernel**2)
 
 
@@ -38,7 +38,7 @@ def test_tensor_cores_convolve_copies() -> None:
 
 
 def test_a_backward_pass_needs_them_too() -> None:
-    """A workspace lives as long as its call: it is not added up over calls."""
+    """A workspace lives as long as its call, so calls do not add up."""
     plain = traced("tf32", training=True, groups=2).peak_bytes
     extra = traced("tf32", training=True).peak_bytes - plain
     assert 0 < extra <= 2 * copies_bytes()
@@ -61,8 +61,8 @@ def test_winograds_tiles_in_fp32() -> None:
     ],
     ids=["one pixel", "depthwise", "odd channels", "channels last"],
 )
-def test_none_where_nothing_is_copied(options: dict[str, object]) -> None:
-    """A product, a kernel without tensor cores, or tensors that lie as they should."""
+def test_no_workspace_without_copies(options: dict[str, object]) -> None:
+    """A product, a kernel without tensor cores, or tensors in the right layout."""
     with_tensor_cores = traced("tf32", **options)  # type: ignore[arg-type]  # by name
     without = traced("fp32", **options)  # type: ignore[arg-type]  # by name
     assert with_tensor_cores.peak_bytes == without.peak_bytes

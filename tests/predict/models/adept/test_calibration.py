@@ -1,4 +1,4 @@
-"""The fit: objective, what is free, what is found."""
+"""Promises of the fit: its objective, its free parameters, and its result."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ TRUE = {**START, "launch_s": 9e-6, "albert_memory": 3.0, "bf16_gemm": 2.0}
 
 
 def steps() -> list[Workload]:
-    """A few shapes in two precisions, of two architectures."""
+    """Return a few shapes in two precisions, of two architectures."""
     return [
         workload(
             gemm(size, size, 512, dtype=precision, count=many),
@@ -34,7 +34,7 @@ def steps() -> list[Workload]:
 
 
 def features() -> AdeptFeatures:
-    """Of all steps."""
+    """Return the features of all steps."""
     return AdeptFeatures.of((step, PLACE) for step in steps())
 
 
@@ -76,7 +76,7 @@ def test_bounds_survive_the_search_scale() -> None:
 
 
 def test_what_no_row_tells_is_not_searched() -> None:
-    """One GPU tells nothing of links; rows without ALBERT nothing of its scalars."""
+    """One GPU gives no information on links, and rows without ALBERT none on its scalars."""
     plain = [i for i, step in enumerate(steps()) if step.name == "plain"]
     free = free_parameters(features().take(plain), ALBERT + BF16)
     assert not {"hop_s", "link_share", *ALBERT} & set(free)
@@ -97,7 +97,7 @@ def test_bounds_hold_the_start() -> None:
 
 
 def test_the_fit_finds_what_made_the_data() -> None:
-    """Data made by known parameters is met closely; the identified ones come back."""
+    """The fit is close to data from known parameters, and the identified ones are found."""
     made = step_of(features(), TRUE)
     points = [
         MeasuredStep(step, PLACE, float(made.step_s[i]), float(made.power_w[i]), step.name)

@@ -1,4 +1,4 @@
-"""Equations 4.7 to 4.15 against values computed by hand."""
+"""Promises of equations 4.7 to 4.15, against values computed by hand."""
 
 import math
 from dataclasses import replace
@@ -18,7 +18,7 @@ START = {name: each.start for name, each in PARAMETERS.items()}
 def step(
     of: Workload, place: Placement = PLACE, saturation: str = "sigmoid", **changed: float
 ) -> AdeptStep:
-    """The terms with all parameters at their start but these."""
+    """Return the terms with all parameters at their start but these."""
     return step_of(AdeptFeatures.of([(of, place)]), {**START, **changed}, saturation)
 
 

@@ -1,4 +1,4 @@
-"""What ADEPT reads off a workload."""
+"""Promises of the features that ADEPT reads from a workload."""
 
 from dataclasses import replace
 
@@ -64,7 +64,7 @@ def test_forward_only_has_no_update() -> None:
 
 
 def test_albert_is_known_by_its_name_and_distilbert_is_not_it() -> None:
-    """The thesis's only architecture with scalars of its own."""
+    """It is the thesis's only architecture with scalars of its own."""
     names = ("hf:albert-base-v2", "distilbert_base@256")
     rows = [(workload(gemm(8, 8, 8), name=name), PLACE) for name in names]
     assert AdeptFeatures.of(rows).albert.tolist() == [1, 0]

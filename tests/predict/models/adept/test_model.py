@@ -1,4 +1,4 @@
-"""ADEPT behind the interface of all models."""
+"""Promises of ADEPT behind the interface of all models."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,7 @@ STEP = workload(gemm(1024, 1024, 1024), conv(64, 8, 8), addition(10**6))
 
 
 def test_terms_add_up_to_the_step() -> None:
-    """Equation 4.7: nothing is left out of the terms."""
+    """Equation 4.7: the terms are complete."""
     found = Adept(START).predict(STEP, PLACE)
     assert sum(found.terms_s.values()) == pytest.approx(found.step_s)
     assert found.energy_j == pytest.approx(found.step_s * found.power_w)
@@ -33,7 +33,7 @@ def test_terms_add_up_to_the_step() -> None:
     ],
 )
 def test_the_regime_is_the_largest_term(changed: dict[str, float], regime: Regime) -> None:
-    """What most of the step is made of is said."""
+    """The result names the largest part of the step."""
     assert Adept({**START, **changed}).predict(STEP, PLACE).regime is regime
 
 
@@ -46,7 +46,7 @@ def test_many_gpus_over_a_slow_link_are_bound_by_communication() -> None:
 
 
 def test_constants_make_the_same_model_again() -> None:
-    """Through JSON and back, predictions stay the same."""
+    """After JSON and back, predictions stay the same."""
     model = Adept(START, saturation="tanh")
     again = Adept.from_constants(json.loads(json.dumps(model.constants())))
     assert again.predict(STEP, PLACE) == model.predict(STEP, PLACE)
@@ -64,19 +64,19 @@ def test_constants_make_the_same_model_again() -> None:
     ],
 )
 def test_broken_constants_are_refused_by_name(constants: dict[str, object], named: str) -> None:
-    """What is wrong in a file is named, without a traceback."""
+    """The error names the wrong field, without a traceback."""
     with pytest.raises(ConfigError, match=named):
         Adept.from_constants(constants)
 
 
 def test_without_parameters_it_says_so() -> None:
-    """Predicting before fitting names the way out."""
+    """Predicting before fitting names the remedy."""
     with pytest.raises(ConfigError, match="fit it"):
         Adept().predict(STEP, PLACE)
 
 
 def test_what_it_does_not_know_is_said() -> None:
-    """Caps and clocks change less than they would in truth, with a warning."""
+    """Caps and clocks have a smaller effect than in reality, with a warning."""
     found = Adept(START).predict(STEP, replace(PLACE, cap_w=400.0, clock_mhz=1200.0))
     assert any("clock" in warning for warning in found.warnings)
     assert any("cap" in warning for warning in found.warnings)
@@ -89,7 +89,7 @@ def test_dimensions_are_weighted_means_in_tiles() -> None:
 
 
 def test_the_shipped_model_predicts_on_the_gpu_it_was_fitted_to() -> None:
-    """The H200 has parameters in the package; another GPU is told which have."""
+    """The H200 has parameters in the package; for another GPU the error lists those that have."""
     model = Adept.for_gpu(gpu_named("h200"))
     assert model.predict(STEP, replace(PLACE, gpu=gpu_named("h200"))).step_s > 0
     with pytest.raises(ConfigError, match="fitted for h200, not for v100"):

@@ -1,4 +1,4 @@
-"""Five saturation functions."""
+"""Promises of the five saturation functions."""
 
 import math
 
@@ -18,7 +18,7 @@ AT_ONE = {
 
 @pytest.mark.parametrize("name", SATURATIONS)
 def test_saturations_grow_and_stay_below_one(name: str) -> None:
-    """Larger never means less efficient, and never beyond the base efficiency."""
+    """A larger size is never less efficient, nor above the base efficiency."""
     values = SATURATIONS[name](np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 400)]))
     assert (np.diff(values) >= 0).all()
     assert values[0] == (0.5 if name == "sigmoid" else 0.0)
@@ -28,5 +28,5 @@ def test_saturations_grow_and_stay_below_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", SATURATIONS)
 def test_saturations_are_the_functions_they_are_named_after(name: str) -> None:
-    """At the reference itself each has its textbook's value."""
+    """At the reference each has its textbook's value."""
     assert SATURATIONS[name](np.array([1.0]))[0] == pytest.approx(AT_ONE[name])

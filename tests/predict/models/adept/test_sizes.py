@@ -1,4 +1,4 @@
-"""Sizes for the efficiency."""
+"""Promises of the sizes in the efficiency."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def test_mean_dimensions_are_weighted_by_flops() -> None:
 
 
 def test_calls_that_are_alike_weigh_as_many() -> None:
-    """`count` products count as so many."""
+    """`count` products count as that many."""
     m, _, _ = weighted_means([gemm(160, 80, 40, count=3), gemm(480, 80, 40)], gemm_tiles, 3)
     assert m == pytest.approx((160 + 480) / 2 / 16)
 
@@ -40,7 +40,7 @@ def test_convolutions_count_channels_in_blocks_and_pixels_of_one_image() -> None
 
 
 def test_a_convolution_without_detail_has_its_dims() -> None:
-    """A user's own rule may give no more: channels are then those of the implicit product."""
+    """Channels are then those of the implicit product."""
     bare = replace(conv(64, 14, 32), detail={})
     assert conv_sizes(bare) == ((64 + 64 * 9) / 2 / 8, 32 * 196)
 
@@ -66,7 +66,7 @@ def test_lstm_is_the_product_with_its_state() -> None:
 
 
 def test_elements_are_what_is_written() -> None:
-    """Given by the operation, or else by the shapes of its outputs."""
+    """The operation gives them, or else the shapes of its outputs."""
     assert elements(addition(1000)) == 1000
     norm = Operation("aten.native_layer_norm", Kind.NORM, Phase.FORWARD, outputs=((4, 8), (4,)))
     assert elements(norm) == 36

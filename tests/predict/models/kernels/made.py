@@ -11,14 +11,14 @@ H200 = gpu_named("h200")
 
 
 def step_of(*operations: Operation, **fields: object) -> Workload:
-    """A workload of just these operations."""
+    """Return a workload of these operations."""
     return Workload("made", operations, **fields)  # type: ignore[arg-type]  # a test's own fields
 
 
 def transformer_step(
     batch: int = 16, length: int = 256, width: int = 768, layers: int = 6, dtype: str = "bf16"
 ) -> Workload:
-    """Forward, backward and AdamW of a plain transformer, in a dozen operations."""
+    """Return forward, backward and AdamW of a plain transformer, in a dozen operations."""
     tokens, heads = batch * length, width // 64
     ops: list[Operation] = []
     for n, k in ((3 * width, width), (width, width), (4 * width, width), (width, 4 * width)):

@@ -1,4 +1,4 @@
-"""Constants files: what is written is read, and what is broken is named."""
+"""Promises of constants files: they read back as written, and errors are named."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_a_saved_file_reads_back_the_same(tmp_path: Path, name: str) -> None:
 def test_a_broken_file_names_file_field_and_remedy(
     tmp_path: Path, change: dict[str, Any], field: str
 ) -> None:
-    """Each kind of damage is told by the field it is in."""
+    """Each kind of damage is reported with its field."""
     path = tmp_path / "h200.json"
     path.write_text(json.dumps({**CONSTANTS.to_plain(), **change}))
     with pytest.raises(ConfigError, match=f"h200.json: field '{field}'.*calibrate fit"):
@@ -64,7 +64,7 @@ def test_a_broken_file_names_file_field_and_remedy(
 
 
 def test_an_older_files_fixed_time_of_a_step_is_not_lost() -> None:
-    """It was one number for the whole step; what the host needs is the same by phases."""
+    """It was one number for the whole step; the host's cost is the same, by phases."""
     older = CONSTANTS.to_plain()
     older["values"] = {
         name: value for name, value in older["values"].items() if not name.startswith("host.step_s")
@@ -87,7 +87,7 @@ def test_a_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes) -> No
 
 
 def test_the_users_calibration_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file in the user's folder is taken before ours, and must be for the GPU of its name."""
+    """A file in the user's folder precedes the package's, and must be for the GPU of its name."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     changed = CONSTANTS.with_values({"host.module_s": 0.5})
     changed.save(user_constants_path("h200"))
@@ -109,7 +109,7 @@ def test_the_finest_constant_wins() -> None:
 
 
 def test_the_h200_ships_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package's own constants are small, name what they were made with, and give intervals."""
+    """The package's own constants are small, name their origin, and give intervals."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     found, source = constants_for(H200)
     assert source == "shipped"
@@ -125,7 +125,7 @@ def test_the_h200_ships_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_shipped_constants_are_read_once_and_remember_no_tables():
-    """A server predicts for months: what one model was asked is not kept for all."""
+    """A server predicts for months: one model's requests are not stored for all."""
     first, second = reference_constants()[0], reference_constants()[0]
     assert first.values is second.values
     assert first.residuals is not second.residuals

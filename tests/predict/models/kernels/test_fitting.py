@@ -1,4 +1,4 @@
-"""Fit to measured steps: what made them is found again."""
+"""Promises of the fit to measured steps: it finds the constants that made them."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_steps_of_a_left_out_model_are_predicted() -> None:
 
 
 def test_fitting_leaves_the_model_as_it_was() -> None:
-    """`fit` gives another model."""
+    """`fit` returns another model."""
     model = KernelModel()
     before = model.constants()
     model.fit(points(KernelModel(TRUE))[:4])
@@ -75,7 +75,7 @@ def test_an_outlier_does_not_rule() -> None:
 
 
 def test_a_second_fit_has_not_seen_the_first_ones_steps() -> None:
-    """Fitting starts from microbenchmarks, whatever the model was fitted to before."""
+    """Fitting starts from microbenchmarks, independent of earlier fits."""
     every = points(KernelModel(TRUE))
     first, second = every[:6], every[6:12]
     once = KernelModel().fit(second)

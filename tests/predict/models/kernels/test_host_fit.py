@@ -16,7 +16,7 @@ SLOW = 0.7
 
 
 def _points(host: str, speed: float) -> list[MeasuredStep]:
-    """Small steps, which wait for the host."""
+    """Return small steps, which wait for the host."""
     made = []
     for width in (256, 384, 512):
         work = transformer_step(1, 32, width, 6, "bf16")
@@ -28,7 +28,7 @@ def _points(host: str, speed: float) -> list[MeasuredStep]:
 
 
 def _asked(point: MeasuredStep, factor: float) -> MeasuredStep:
-    """With dispatch times of a host whose backward costs so many times as much."""
+    """Return them with dispatch times of a host with backward costs multiplied by this factor."""
     counts = host_counts(point.workload).of_step(point.workload.accumulate)
     values = TRUE.kernel_constants.values
     sums = dict.fromkeys(Phase, 0.0)
@@ -41,7 +41,7 @@ def _asked(point: MeasuredStep, factor: float) -> MeasuredStep:
 
 
 def test_the_speed_of_a_sittings_host_is_found() -> None:
-    """Steps of a host at 0.7 of the speed are not taken for dearer calls."""
+    """Steps of a host at 0.7 of the speed are not taken for more expensive calls."""
     model = TRUE.fit([*_points("", 1.0), *_points("other", SLOW)])
     slow = _points("other", SLOW)[0]
     assert model.placed(slow).host_speed == pytest.approx(SLOW, rel=0.05)
@@ -52,7 +52,7 @@ def test_the_speed_of_a_sittings_host_is_found() -> None:
 
 
 def test_a_left_out_network_is_predicted_at_the_speed_of_its_sitting() -> None:
-    """The sitting's other networks tell how quick its host was."""
+    """The sitting's other networks show how fast its host was."""
     points = [*_points("", 1.0), *_points("other", SLOW)]
     model = TRUE.fit([point for point in points if point.group != "384"])
     left_out = points[4]
@@ -61,7 +61,7 @@ def test_a_left_out_network_is_predicted_at_the_speed_of_its_sitting() -> None:
 
 
 def test_dispatch_times_tell_phases_apart() -> None:
-    """What a whole step cannot say: that backward is dear and forward is not."""
+    """A whole step cannot show that backward is expensive and forward is not."""
     plain = _points("", 1.0)
     dear = [_asked(point, 1.5) for point in plain]
     longer = [replace(p, step_s=sum(p.host_s.values())) for p in dear]
@@ -81,7 +81,7 @@ def test_dispatch_times_tell_phases_apart() -> None:
 
 
 def test_dispatch_of_more_kernels_than_the_queue_holds_is_not_believed() -> None:
-    """There the host may have waited for the GPU, and its time would be the GPU's."""
+    """The host may have waited for the GPU there, and its time would be the GPU's."""
     many = transformer_step(1, 32, 256, 200, "bf16")
     step = TRUE.predict(many, Placement(H200))
     point = MeasuredStep(many, Placement(H200), step.step_s, step.power_w, "many")
@@ -91,7 +91,7 @@ def test_dispatch_of_more_kernels_than_the_queue_holds_is_not_believed() -> None
 
 
 def test_a_dispatch_time_of_a_phase_without_calls_is_not_believed() -> None:
-    """No price of a call could say it: the fit is the same as without it."""
+    """No cost of a call could explain it: the fit is the same as without it."""
     point = _points("", 1.0)[0]
     forward = tuple(op for op in point.workload.operations if op.phase is Phase.FORWARD)
     point = replace(point, workload=replace(point.workload, operations=forward))

@@ -1,4 +1,4 @@
-"""Promises of how much of a GPU an operation keeps busy."""
+"""Promises of occupancy: the share of a GPU that an operation keeps busy."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_small_products_leave_most_of_it_idle():
 
 
 def test_long_sums_are_cut_into_parts():
-    """A small result over a long sum still has work for many."""
+    """A small result over a long sum still occupies many multiprocessors."""
     short, long = filled_share(np.array([[1, 64, 576, 128], [1, 64, 576, 400_000.0]]), 132)
     assert short < 0.1
     assert long > 0.7
@@ -41,5 +41,5 @@ def test_batch_norm_of_few_channels_keeps_few_busy():
 
 
 def test_streams_fill_it():
-    """Moving bytes takes all of them."""
+    """Moving bytes occupies all of them."""
     assert _share(costs.elementwise(2**24, 2.0, 1.0, "fp32")) == 1

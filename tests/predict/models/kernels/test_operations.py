@@ -1,4 +1,4 @@
-"""Time of single operations: what must hold whatever the constants."""
+"""Promises of the time of single operations, for any constants."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Corrections by microbenchmarks, and the fit of both."""
+"""Promises of corrections by microbenchmarks, and the fit of both."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,9 @@ OPS = [costs.gemm(1, m, n, 1024, dtype="bf16") for m in SIZES for n in (256, 102
 
 
 def true_seconds(operations: list[Operation]) -> np.ndarray:
-    """Another GPU than the defaults': less efficient, and slow at small sizes."""
+    """Return the time of a GPU that is less efficient than the defaults, and slow at small
+    sizes.
+    """
     other = Values(DEFAULTS).with_changes({"product.efficiency": 0.4, "product.tile_s": 4e-6})
     table = OperationTable.of(operations)
     rows = np.array([op.dims[1] for op in operations if op.dims])
@@ -64,7 +66,7 @@ def test_how_far_a_shape_is_from_samples_is_told(fitted: KernelConstants) -> Non
 
 
 def test_noise_alone_is_not_learned() -> None:
-    """Residuals without pattern give no correction, or next to none."""
+    """Residuals without a pattern give almost no correction."""
     chance = np.random.default_rng(0)
     places = chance.uniform(0, 10, (60, 3))
     group, _ = fitted_group(places, chance.normal(0, 0.1, 60))

@@ -1,4 +1,4 @@
-"""Constants of GPUs without a calibration."""
+"""Promises of constants of GPUs without a calibration."""
 
 import math
 from dataclasses import replace
@@ -18,7 +18,7 @@ MIXED = transformer_step(dtype="bf16")
 
 
 def predicted(gpu: Gpu, workload: Workload = STEP) -> Prediction:
-    """By its data sheet alone, whatever else is known of it."""
+    """Predict by the data sheet alone, whatever calibration exists."""
     constants = spec_constants(gpu, KernelConstants(), gpu_named("h200"))
     return KernelModel(constants).predict(workload, Placement(gpu))
 
@@ -55,7 +55,7 @@ def test_a_better_gpu_is_never_slower(name: str) -> None:
 
 
 def test_newer_generations_are_quicker() -> None:
-    """Promise: the order of data-centre GPUs is kept, in fp32 and under autocast."""
+    """Promise: the order of data-centre GPUs is right, in fp32 and under autocast."""
     names = ("k80", "p100-pcie", "v100-pcie-32", "a100-pcie-40", "h100-pcie", "h200")
     for workload in (STEP, MIXED):
         times = [predicted(gpu_named(name), workload).step_s for name in names]
@@ -63,7 +63,7 @@ def test_newer_generations_are_quicker() -> None:
 
 
 def test_the_warning_names_the_gpu_and_the_command() -> None:
-    """Promise: who gets a guess is told so, and how to get better."""
+    """Promise: a user who gets a guess is told so, with the way to improve it."""
     gpu = gpu_named("t4")
     (warning,) = KernelModel.for_gpu(gpu).predict(STEP, Placement(gpu)).warnings[:1]
     assert "Tesla T4" in warning
@@ -106,14 +106,14 @@ def test_the_same_architecture_keeps_what_was_measured() -> None:
 
 
 def test_a_fit_starts_from_the_carried_numbers() -> None:
-    """Promise: what training steps taught the calibrated GPU is not put back into another one."""
+    """Promise: what training steps taught the calibrated GPU is not transferred to another one."""
     known = replace(KernelConstants(), before={"stream.efficiency": 0.5})
     carried = spec_constants(gpu_named("h100-pcie"), known, gpu_named("h200"))
     assert carried.unfitted().values.numbers == carried.values.numbers
 
 
 def test_rules_survive_their_file(tmp_path) -> None:
-    """Promise: what was fitted is what is read back."""
+    """Promise: fitted rules are read back unchanged."""
     rules = SpecRules(products=0.9, intervals={"residuals": {"all": {"time": [0.1, 0.2]}}})
     rules.save(tmp_path / "rules.yaml")
     read = SpecRules.load(tmp_path / "rules.yaml")

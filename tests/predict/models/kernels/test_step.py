@@ -1,4 +1,4 @@
-"""From a profile to a step: host, clock, cap, placement."""
+"""Promises of the step that follows from a profile: host, clock, cap, placement."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ HERE = Placement(H200)
 
 @pytest.fixture(scope="module")
 def heavy() -> Workload:
-    """Products that draw more than a lowered cap."""
+    """Return products that draw more than a lowered cap."""
     return step_of(costs.gemm(1, 8192, 8192, 8192, dtype="bf16", count=20), batch=8)
 
 
@@ -32,7 +32,7 @@ def test_a_lower_cap_never_quickens_a_step_and_is_kept(heavy: Workload) -> None:
 
 
 def test_a_cap_stretches_compute_bound_time_only() -> None:
-    """What waits for memory does not wait longer when the clock falls."""
+    """Memory-bound operations take no longer when the clock falls."""
     stream = step_of(costs.elementwise(2**28, 2, 1, "fp32", count=20))
     free = MODEL.predict(stream, Placement(H200, clock_mhz=1980))
     slow = MODEL.predict(stream, Placement(H200, clock_mhz=990))
@@ -48,7 +48,7 @@ def test_a_locked_clock_stretches_products(heavy: Workload) -> None:
 
 
 def test_small_batches_wait_for_the_host() -> None:
-    """A step of tiny kernels is launch-bound and takes what the host takes; a large one is not."""
+    """A step of tiny kernels is launch-bound and takes the host's time; a large one is not."""
     small, large = transformer_step(batch=1, length=16), transformer_step(batch=64, length=512)
     waiting = MODEL.predict(small, HERE)
     assert waiting.regime is Regime.LAUNCH
