@@ -2,7 +2,7 @@
 
     python scripts/make_pictures.py FOLDER [PREFIX]
 
-FOLDER keeps the store of an earlier call. Runs of five weeks are copies of a few that went through
+FOLDER keeps the store of an earlier call. Runs of nine weeks are copies of a few that went through
 meters, journal and accounting on a virtual clock; every figure is marked `simulated`. With PREFIX
 (`before`) only the three pictures of docs/dashboard.md's comparison are made, under that name.
 """
@@ -43,7 +43,7 @@ from wattloop.virtual.gpu import IDLE, Activity
 
 IMAGES = ROOT / "docs" / "images"
 DAY_S = 86_400.0
-RUNS, DAYS = 300, 33
+RUNS, DAYS = 600, 64
 SETTINGS = Settings(pue=1.25, carbon_g_per_kwh=211.0, tariff_per_kwh=0.28, currency="EUR")
 BUSY = Activity(0.96, 0.5, 0.9)
 PROJECTS = {
@@ -82,7 +82,7 @@ def scripts() -> dict[str, list[CardScript]]:
 
 
 def make_store(path: Path) -> None:
-    """Five weeks of four users, a sweep with its trials, and a campaign."""
+    """Nine weeks of four users, a sweep with its trials, and a campaign."""
     now_s, draw = time.time(), random.Random(7)
     with open_store(path) as store:
         templates = {
@@ -94,7 +94,7 @@ def make_store(path: Path) -> None:
                     cards=cards,
                     interval_s=0.5,
                     settings=SETTINGS,
-                    started_wall_s=now_s - 60 * DAY_S,
+                    started_wall_s=now_s - (DAYS + 30) * DAY_S,
                 ),
             )
             for name, cards in scripts().items()

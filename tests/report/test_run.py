@@ -15,7 +15,7 @@ from wattloop.store.runs import find_run
 pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 
 from wattloop.report.figures.chart import spec_of
-from wattloop.report.run import report_of_run
+from wattloop.report.run import grid_facts, report_of_run
 
 
 def step_section(
@@ -82,3 +82,15 @@ def test_phases_without_steps(tmp_path: Path) -> None:
 
 def test_a_run_without_steps(tmp_path: Path) -> None:
     assert step_section(tmp_path) == {}
+
+
+def test_equivalents_that_tell_nothing_are_left_out() -> None:
+    """Promise: a run of seconds is not compared with 0.0003 charges of a smartphone."""
+    small = {"amount": 0.0003, "unit": "charges", "text": "of a smartphone"}
+    large = {"amount": 1.5, "unit": "h", "text": "of a 10 W LED lamp"}
+    facts = grid_facts({"node": {"energy_j": 22.9}, "equivalents": [small, large]})
+    assert facts is not None
+    assert [f.value for f in facts.facts if f.label == "As much as"] == ["1.5 h of a 10 W LED lamp"]
+    none = grid_facts({"node": {"energy_j": 22.9}, "equivalents": [small]})
+    assert none is not None
+    assert "As much as" not in [f.label for f in none.facts]

@@ -463,6 +463,24 @@ def test_dates_below_a_chart_are_apart_on_a_phone(phone: Visit) -> None:
     assert min(gaps) >= 6
 
 
+TOUCHING_TEXTS = """() => {
+  const charts = [...document.querySelectorAll("svg.marks")];
+  const chart = charts.find((one) => one.textContent.includes("Parallel coordinates"));
+  const boxes = [...chart.querySelectorAll(".mark-text:not(.role-legend-label) text")]
+    .filter((text) => text.textContent && getComputedStyle(text).opacity !== "0")
+    .map((text) => [text.textContent, text.getBoundingClientRect()]);
+  return boxes.flatMap(([words, a], n) => boxes.slice(n + 1)
+    .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1
+      && a.top < b.bottom - 1 && b.top < a.bottom - 1)
+    .map(([others]) => `${words} on ${others}`));
+}"""
+
+
+def test_texts_of_parallel_coordinates_do_not_touch_on_a_phone(phone: Visit) -> None:
+    """Promise: with ten axes in 250 pixels, ends and names of the axes stand upright."""
+    assert phone.open("search").evaluate(TOUCHING_TEXTS) == []
+
+
 def test_lists_of_an_empty_store_have_no_script_errors(browser: Any, tmp_path: Path) -> None:
     """There is no list in which rows could be ticked."""
     faults: list[str] = []

@@ -107,6 +107,8 @@ class Equivalent(NamedTuple):
     year: int | None
 
 
+LEAST_EQUIVALENT = 0.01
+"""Of a charge, an hour or a kilometre; less than that tells nothing and is not shown."""
 CARBON_FACTORS = (
     Factor(
         "car",

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from wattloop.accounting.energy_delay import dcie
+from wattloop.accounting.summary import LEAST_EQUIVALENT
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
 from wattloop.cap.saver.proof import format_percent
@@ -160,6 +161,7 @@ def grid_facts(accounting: Mapping[str, Any]) -> Facts:
     alike = [
         f"{one['amount']:.3g} {one['unit']} {one['text']}"
         for one in accounting.get("equivalents") or ()
+        if one["amount"] >= LEAST_EQUIVALENT
     ]
     if alike:
         facts.append(Fact("As much as", alike[0], "; ".join(alike[1:])))

@@ -100,7 +100,9 @@ def matrix_figures(found: Matrix) -> dict[str, Spec]:
     return {"matrix": styled(chart, "Configuration matrix", said)}
 
 
-MOST_AXES = 10
+MOST_AXES, LEAST_BETWEEN_AXES_PX = 10, 45
+LEGIBLE_VIRIDIS = {"name": "viridis", "extent": [0.3, 0.95]}
+"""Without its ends, which a dark or a light page hides."""
 MOST_PARALLEL_LINES = 600
 """More lines than this are one grey band."""
 
@@ -138,15 +140,31 @@ def parallel_figure(table: RunTable) -> Spec | None:
         {"opacity": 0.45, "strokeWidth": 1.2},
         rows=rows,
         detail="run:N",
-        color=channel("target:Q", titled(target), scale={"scheme": "viridis"}),
+        color=channel("target:Q", titled(target), scale={"scheme": LEGIBLE_VIRIDIS}),
         tooltip=["run:N", "axis:N", "value:N", "target:Q"],
     )
-    above = {"dy": {"expr": "datum.place ? -8 : 10"}, "fontSize": 10, "color": INK}
-    bare = {"labelAngle": -20, "domain": False, "ticks": False, "labelPadding": 16}
+    # on a phone texts stand upright: they would run into each other
+    narrow = f"width < {LEAST_BETWEEN_AXES_PX * len(axes)}"
+    upright_px = 12 + 7 * max(len(places[name][2][0]) for name in axes)
+    ends_text = {
+        "angle": {"expr": f"{narrow} ? -90 : 0"},
+        "align": {"expr": f"{narrow} ? (datum.place ? 'left' : 'right') : 'center'"},
+        "dx": {"expr": f"{narrow} ? (datum.place ? 5 : -5) : 0"},
+        "dy": {"expr": f"{narrow} ? 0 : (datum.place ? -8 : 10)"},
+        "baseline": "middle",
+        "fontSize": 10,
+        "color": INK,
+    }
+    bare = {
+        "labelAngle": {"expr": f"{narrow} ? -90 : -20"},
+        "labelPadding": {"expr": f"{narrow} ? {upright_px} : 16"},
+        "domain": False,
+        "ticks": False,
+    }
     chart = layers(
         mark("rule", {"color": GREY, "opacity": 0.6}, rows=ends),
         line,
-        mark("text", above, rows=ends, text="text:N"),
+        mark("text", ends_text, rows=ends, text="text:N"),
         size=(int(1.7 * WIDTH), HEIGHT),
         x=channel("axis:N", None, sort=axes, axis=bare),
         y=channel("place:Q", axis=None),

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from wattloop.accounting.energy_delay import dcie
-from wattloop.accounting.summary import cost_of
+from wattloop.accounting.summary import LEAST_EQUIVALENT, cost_of
 from wattloop.cli.output import (
     DOMAIN_HEADERS,
     UNKNOWN,
@@ -104,10 +104,6 @@ def _efficiency(efficiencies: Any) -> Iterator[str]:
             f"efficiency   {one['name']}: {one['value']:.2f} {one['label']} "
             f"(of {format_number(one['tdp_w'], 3)} W: {one['basis']}{weak})"
         )
-
-
-LEAST_EQUIVALENT = 0.01
-"""Of a charge, an hour or a kilometre; less than that tells nothing."""
 
 
 def _equivalents(equivalents: Any) -> Iterator[str]:
