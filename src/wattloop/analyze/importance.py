@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.analyze.analysis_result import Findings, has_library
-from wattloop.analyze.ols import MANY_LEVELS
+from wattloop.analyze.ols import MANY_LEVELS, regression
 from wattloop.analyze.roles import default_target
 from wattloop.analyze.table import Floats, RunTable, format_level
 from wattloop.core.errors import ConfigError
@@ -39,8 +39,6 @@ def best_levels(table: RunTable, target: str, *, maximize: bool = False) -> Find
     The effect of a level is its coefficient in the regression over levels. Where that cannot be
     estimated, it is the distance of its runs' mean from the mean of all.
     """
-    from wattloop.analyze.ols import regression
-
     values = table.numbers(target)
     fitted: dict[tuple[str, str], float] = {}
     with suppress(ConfigError):

@@ -27,16 +27,12 @@ from wattloop.store.experiments import (
     Experiment,
     end_trial,
     forget_trials,
+    is_unfinished,
+    open_experiment,
     read_trials,
     set_experiment_status,
 )
-from wattloop.trials.runner import (
-    TrialRunner,
-    is_unfinished,
-    open_experiment,
-    run_group,
-    trial_status,
-)
+from wattloop.trials.runner import TrialRunner, run_group, trial_status
 from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
 
 KIND = "cap"

@@ -11,6 +11,9 @@ from wattloop.control.registry import levers_named
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.core.units import expanded
+from wattloop.hardware.host import Host
+from wattloop.meters.base import Context
+from wattloop.meters.registry import detect
 
 if TYPE_CHECKING:
     from wattloop.measure.session import Session
@@ -168,10 +171,7 @@ MOST_NOISE = 0.3
 
 def check_metered(settings: Settings, devices: Sequence[str]) -> None:
     """Raise `ConfigError` where some device's energy cannot be read, before anything is run."""
-    from wattloop.hardware.host import Host
     from wattloop.measure.meter_stream import MeterStream, domain_sources
-    from wattloop.meters.base import Context
-    from wattloop.meters.registry import detect
 
     context = Context(Host.from_environment(), settings)
     inventory = detect(context, explain=False)

@@ -25,7 +25,7 @@ from wattloop.check.figures import (
 from wattloop.check.measurement import BlockMeter
 from wattloop.check.verdict import against_limit, compare, mean_and_noise
 from wattloop.core.errors import ConfigError, WattloopError
-from wattloop.core.settings import Settings
+from wattloop.core.settings import Settings, load_settings
 from wattloop.core.units import format_change
 
 MARK_WORDS = {"below", "baseline", "repeats", "tolerance"}
@@ -342,8 +342,6 @@ class Energy:
 
 def energy_of(item: Any) -> Energy:
     """Return the `Energy` of a test by its mark, the options and the settings."""
-    from wattloop.core.settings import load_settings
-
     config: pytest.Config = item.config
     try:
         mark = EnergyMark.of(item)

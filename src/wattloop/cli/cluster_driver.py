@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from wattloop.cli.options import Config, JsonFile, StorePlace, option
+from wattloop.cli.options import Config, JsonFile, StorePlace, option, settings_of
 from wattloop.cli.output import is_terminal, print_rows, say
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
@@ -16,12 +16,9 @@ from wattloop.core.settings import STORE
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.schedule.driver.event_log import DriverLog, RoundReport
 from wattloop.schedule.driver.managed_cluster import ClusterOptions, ManagedCluster
-from wattloop.schedule.driver.power import Readings, no_readings
+from wattloop.schedule.driver.power import FleetPower, Readings, no_readings
 from wattloop.schedule.driver.rounds import DecisionTable
-
-if TYPE_CHECKING:
-    from wattloop.store.database import Store
-
+from wattloop.store.database import Store, open_store
 
 EVERY_S = 10.0
 """A line about a round in which nothing happened, at most so often."""
@@ -155,8 +152,6 @@ def store_of(options: ClusterDriverOptions) -> "Iterator[Store | None]":
     if options.store is None and options.config is None:
         yield None
         return
-    from wattloop.cli.options import settings_of
-    from wattloop.store.database import open_store
 
     settings = settings_of(options.config, needs=STORE, store=options.store)
     with open_store(settings.store_location) as store:
@@ -172,7 +167,6 @@ def readings_of(
             raise ConfigError("--token-file is for --fleet URL; give that as well")
         yield no_readings
         return
-    from wattloop.schedule.driver.power import FleetPower
 
     token = token_of(options.token_file)
     with FleetPower(options.fleet, token, site.known, log) as power:

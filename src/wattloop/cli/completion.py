@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from wattloop.core.errors import WattloopError
+from wattloop.core.settings import STORE
 
 Items = list[str | tuple[str, str]]
 """Values, or values with what a shell shows next to them."""
@@ -163,7 +164,6 @@ def _stored(ctx: typer.Context, query: str, values: tuple[Any, ...]) -> list[tup
 
 def _store_path(ctx: typer.Context) -> Path | None:
     from wattloop.cli.options import settings_of
-    from wattloop.core.settings import STORE
     from wattloop.store.location import StoreLocation
 
     with suppress(WattloopError, OSError):

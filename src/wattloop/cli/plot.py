@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
-from wattloop.cli.app import StoreOptions
+from wattloop.cli.app import StoreOptions, Verb
 from wattloop.cli.options import argument, file_option, option
 from wattloop.cli.output import PLAIN_TERMINALS, is_terminal, say, shown_width, terminal_room
 from wattloop.core.errors import ConfigError
@@ -22,7 +22,6 @@ from wattloop.core.text import escaped
 from wattloop.core.units import format_number
 
 if TYPE_CHECKING:
-    from wattloop.cli.app import Verb
     from wattloop.report.document import Document
 
 Row = Mapping[str, Any]

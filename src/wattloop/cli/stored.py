@@ -5,20 +5,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.app import StoreOptions
+from wattloop.cli.app import StoreOptions, Verb
 from wattloop.cli.options import argument, option, settings_of
 from wattloop.cli.output import print_table, say
 from wattloop.core.errors import ConfigError, RunNotFound, StoreLocked, StoreUnwritable
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import STORE
+from wattloop.core.units import iso_time
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from wattloop.cli.app import Verb
     from wattloop.core.table import Table
     from wattloop.store.database import Store
     from wattloop.store.experiments import Experiment
@@ -237,7 +236,6 @@ def stored(
 
 def say_which(store: "Store", reference: str, *kinds: str) -> None:
     """Report which of several experiments of the same name is used, and how to choose another."""
-    from wattloop.core.units import iso_time
     from wattloop.store.experiments import namesakes
 
     found = namesakes(store, reference, *kinds)

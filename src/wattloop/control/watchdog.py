@@ -15,6 +15,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from wattloop.core.errors import LeverError
+
 GUARDIAN_VARIABLE = "WATTLOOP_GUARDIAN"
 TRY_FOR_S = 10.0
 TRY_ALL_FOR_S = 30.0
@@ -125,7 +127,6 @@ def _restored(path: Path) -> bool:
 def _restore_all(directory: Path, owner: list[int]) -> None:
     from wattloop.control.journal import is_held, journals, read_journal
     from wattloop.control.restore import restore
-    from wattloop.core.errors import LeverError
 
     give_up_s = time.monotonic() + TRY_ALL_FOR_S
     while time.monotonic() < give_up_s:

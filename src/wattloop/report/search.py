@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from wattloop.analyze.analysis_result import Findings
-from wattloop.analyze.roles import with_energy
+from wattloop.analyze.analysis_result import Findings, cell
+from wattloop.analyze.roles import default_target, with_energy
 from wattloop.analyze.table import RunTable as AnalyzeTable
 from wattloop.core.errors import ConfigError
+from wattloop.core.settings import load_settings
 from wattloop.core.table import Table
 from wattloop.core.units import (
     format_duration,
@@ -18,7 +19,7 @@ from wattloop.core.units import (
 from wattloop.report.document import Block, Chart, Document, Fact, Facts, Note, Paragraph, Section
 from wattloop.report.stored_results import read_search, search_table
 from wattloop.store.database import Store
-from wattloop.store.experiments import Experiment
+from wattloop.store.experiments import Experiment, each_trial
 from wattloop.trials.experiment_lock import with_status_now
 from wattloop.tune.results import CandidateResult, SearchSummary, epoch_rows, parameter_columns
 from wattloop.tune.search_store import OVER
@@ -66,8 +67,6 @@ def analysis_section(
 
 
 def _facts(found: Findings) -> dict[str, str]:
-    from wattloop.analyze.analysis_result import cell
-
     return {name: cell(value) for name, value in found.facts.items()}
 
 
@@ -79,7 +78,6 @@ def is_by_sm2(experiment: Experiment) -> bool:
 
 def sm2_charts(store: Store, experiment: Experiment, summary: SearchSummary) -> dict[str, Any]:
     """Return both figures of a stored search by name; none without its course."""
-    from wattloop.core.settings import load_settings
     from wattloop.report.figures.search import sm2_figures
     from wattloop.tune.search_setup import restored_strategy
     from wattloop.tune.strategies.sm2.sm2 import Sm2
@@ -139,7 +137,6 @@ def _learning(
 ) -> Section:
     """Draw learning curves of all runs, the course of the best, and histograms."""
     from wattloop.report.figures.search import histogram_figures, learning_figures
-    from wattloop.store.experiments import each_trial
 
     metric = (experiment.facts.get("quality") or {}).get("metric") or "quality"
     best = None if summary.best is None else summary.best.candidate
@@ -303,7 +300,6 @@ def _analyses(table: AnalyzeTable) -> list[Section]:
     from wattloop.analyze.efficiency_quotient import quotients, top_runs
     from wattloop.analyze.ols import regression
     from wattloop.analyze.pareto import pareto_front
-    from wattloop.analyze.roles import default_target
     from wattloop.report.figures.clusters import cluster_figures
     from wattloop.report.figures.search import matrix_figures, pareto_figures, top_figures
     from wattloop.report.figures.statistics import regression_figures

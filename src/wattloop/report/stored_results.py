@@ -7,6 +7,7 @@ from typing import Any
 from wattloop.analyze.table import RunTable
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
+from wattloop.core.settings import load_settings
 from wattloop.core.units import format_change, format_number
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, each_trial, find_experiment, read_trials
@@ -18,9 +19,13 @@ from wattloop.tune.results import (
     CandidateResult,
     SearchSummary,
     aggregate_candidates,
+    candidate_rows,
+    parameter_columns,
+    read_candidates,
     stored_quality,
     summarize_search,
 )
+from wattloop.tune.segment import without_gc
 
 
 def stored_sweep(store: Store, reference: str, scope: str | None = None) -> SweepResult:
@@ -41,9 +46,7 @@ def read_search(
 
     Also of a search that goes on or was killed. Its trials are read once: there may be many.
     """
-    from wattloop.core.settings import load_settings
     from wattloop.tune.search_setup import current_choice
-    from wattloop.tune.segment import without_gc
 
     with without_gc():
         records = read_trials(store, experiment.experiment_id)
@@ -134,14 +137,6 @@ def search_table(
         results: columns that came out; all that are known when not given.
         looked: candidates and summary, where they were read already.
     """
-    from wattloop.tune.results import (
-        candidate_rows,
-        parameter_columns,
-        read_candidates,
-        stored_quality,
-        summarize_search,
-    )
-
     quality = stored_quality(experiment.facts)
     if looked is None:
         read = read_candidates(store, experiment.experiment_id, quality)

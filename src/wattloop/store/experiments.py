@@ -3,15 +3,17 @@
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pydantic_core import from_json
 from sqlalchemy import delete, func, insert, inspect, select, update
 
+from wattloop.core.clock import Clock
 from wattloop.core.errors import ExperimentNotFound, StoreError
 from wattloop.core.text import json_text, plain
+from wattloop.hardware.host import Host
 from wattloop.store.database import Store
 from wattloop.store.schema import experiments, trials
 
@@ -58,6 +60,38 @@ def begin_experiment(store: Store, kind: str, wall_s: float, **fields: Any) -> E
     experiment = Experiment(experiment_id=identity, kind=kind, created_wall_s=wall_s, **fields)
     create_experiment(store, experiment)
     return experiment
+
+
+def is_unfinished(experiment: Experiment) -> bool:
+    return experiment.status != "finished"
+
+
+def open_experiment(
+    store: Store,
+    kind: str,
+    fingerprint: str,
+    clock: Clock,
+    spec: dict[str, Any],
+    *,
+    name: str = "",
+    facts: Mapping[str, Any] | None = None,
+    resumable: Callable[[Experiment], bool] | None = is_unfinished,
+    none: str = "",
+) -> tuple[Experiment, bool]:
+    """Return the newest resumable experiment of that fingerprint, or a new one; True if it is
+    resumed.
+
+    Raises:
+        ExperimentNotFound: with the text `none`, where that is given in place of a new one.
+    """
+    for known in same_experiments(store, fingerprint) if resumable else ():
+        if resumable and known.kind == kind and resumable(known):
+            return known, True
+    if none:
+        raise ExperimentNotFound(none)
+    facts = {"host": Host.from_environment().name, **(facts or {})}
+    fields = {"name": name, "fingerprint": fingerprint, "spec": spec, "facts": facts}
+    return begin_experiment(store, kind, clock.wall_s(), **fields), False
 
 
 def create_experiment(store: Store, experiment: Experiment) -> None:

@@ -20,6 +20,8 @@ from wattloop.store.experiments import (
     RUNNING,
     Experiment,
     forget_trials,
+    is_unfinished,
+    open_experiment,
     read_trials,
     set_experiment_status,
 )
@@ -32,7 +34,7 @@ from wattloop.sweep.result import (
     result_of,
 )
 from wattloop.sweep.spec import CoolDown, Repeats
-from wattloop.trials.runner import TrialRunner, is_unfinished, open_experiment
+from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
 
 LOOK_EVERY_S = 0.5

@@ -12,8 +12,7 @@ from typing import Any
 
 from wattloop.control.lever import Lever
 from wattloop.control.session import LeverSession, lever_session
-from wattloop.core.clock import Clock
-from wattloop.core.errors import CommandError, ExperimentNotFound, LeverError, StoreLocked
+from wattloop.core.errors import CommandError, LeverError, StoreLocked
 from wattloop.core.process import (
     GRACE_S,
     Deferral,
@@ -24,20 +23,11 @@ from wattloop.core.process import (
 )
 from wattloop.core.results import RunStatus, WindowResult
 from wattloop.core.settings import Settings
-from wattloop.hardware.host import Host
 from wattloop.measure.command import child_environment
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.session import Session
 from wattloop.store.database import Store
-from wattloop.store.experiments import (
-    Experiment,
-    TrialRecord,
-    begin_experiment,
-    begin_trial,
-    end_trial,
-    read_trials,
-    same_experiments,
-)
+from wattloop.store.experiments import TrialRecord, begin_trial, end_trial, read_trials
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.run_record import read_windows
 from wattloop.store.runs import RunRecord, child_runs
@@ -319,38 +309,6 @@ def _outcome(
         started_wall_s=session.started_wall_s,
         **facts,
     )
-
-
-def is_unfinished(experiment: Experiment) -> bool:
-    return experiment.status != "finished"
-
-
-def open_experiment(
-    store: Store,
-    kind: str,
-    fingerprint: str,
-    clock: Clock,
-    spec: dict[str, Any],
-    *,
-    name: str = "",
-    facts: Mapping[str, Any] | None = None,
-    resumable: Callable[[Experiment], bool] | None = is_unfinished,
-    none: str = "",
-) -> tuple[Experiment, bool]:
-    """Return the newest resumable experiment of that fingerprint, or a new one; True if it is
-    resumed.
-
-    Raises:
-        ExperimentNotFound: with the text `none`, where that is given in place of a new one.
-    """
-    for known in same_experiments(store, fingerprint) if resumable else ():
-        if resumable and known.kind == kind and resumable(known):
-            return known, True
-    if none:
-        raise ExperimentNotFound(none)
-    facts = {"host": Host.from_environment().name, **(facts or {})}
-    fields = {"name": name, "fingerprint": fingerprint, "spec": spec, "facts": facts}
-    return begin_experiment(store, kind, clock.wall_s(), **fields), False
 
 
 @dataclass

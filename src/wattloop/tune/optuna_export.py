@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.pool import StaticPool
+
 from wattloop.accounting.energy_delay import Point
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
@@ -63,7 +65,6 @@ def _check_journal(path: Path) -> None:
 
 def _fast() -> dict[str, Any]:
     """Skip the disk sync after each trial: the file can be written again."""
-    from sqlalchemy.pool import StaticPool
 
     class Quick(sqlite3.Connection):
         def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -17,6 +17,7 @@ from wattloop.store.experiments import (
     TrialRecord,
     delete_experiment,
     find_experiment,
+    list_experiments,
     set_experiment_status,
 )
 from wattloop.trials.experiment_lock import program_variables, refuse_locked
@@ -292,8 +293,6 @@ def _keep_limits(store: Store, experiment: Experiment, limits: Mapping[str, Any]
 
 
 def _unfinished(store: Store) -> Experiment:
-    from wattloop.store.experiments import list_experiments
-
     for experiment in list_experiments(store, KIND):
         if experiment.status not in OVER:
             return experiment

@@ -21,10 +21,10 @@ from wattloop.store.experiments import (
     begin_trial,
     each_trial,
     end_trial,
+    open_experiment,
     set_experiment_status,
 )
 from wattloop.store.runs import RunFilter, list_runs
-from wattloop.trials.runner import open_experiment
 from wattloop.tune.segment import Progress, Segment, unreadable_trial
 from wattloop.tune.segment_meter import scope_energy, widest_result_scope
 from wattloop.tune.strategies.base import StrategyEvent

@@ -8,11 +8,11 @@ from wattloop.cli.app import StoreOptions, Verb
 from wattloop.cli.options import argument
 from wattloop.cli.output import say, write_json
 from wattloop.cli.stored import named_run
+from wattloop.core.settings import Settings
 
 if TYPE_CHECKING:
     from wattloop.advise.advice import Advice
     from wattloop.advise.advisor import SilentRule
-    from wattloop.core.settings import Settings
     from wattloop.store.database import Store
 
 

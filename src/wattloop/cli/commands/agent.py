@@ -16,6 +16,7 @@ from wattloop.cli.output import present, print_rows, say, write_json
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.results import non_overlapping
+from wattloop.core.settings import load_settings
 from wattloop.core.units import format_duration, format_energy, format_power
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def run_command(
     *, config: ConfigFile = None, node: Node = None, json_file: JsonFile = None
 ) -> None:
     """Measure this node, and attribute its energy to its jobs, until stopped."""
-    from wattloop.core.settings import load_settings
     from wattloop.fleet.agent.agent import AgentService
     from wattloop.fleet.agent.config import agent_context, load_agent_config
 

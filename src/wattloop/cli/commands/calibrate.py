@@ -18,6 +18,7 @@ from wattloop.cli.progress import bars, is_redrawable
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.units import format_duration, format_share
+from wattloop.hardware.gpus import gpu_named
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -244,7 +245,6 @@ def host_command(
     Hosts differ by a third, and a step that waits for its host takes as long as that does. A GPU
     that is busy, or whose memory is taken, is refused; nothing is set on it.
     """
-    from wattloop.hardware.gpus import gpu_named
     from wattloop.predict.calibrate.host import measured_host_speed
     from wattloop.predict.calibrate.machine import check_at_rest, open_device, open_sensor
     from wattloop.predict.forecaster import estimator_for

@@ -4,13 +4,22 @@ import shlex
 from typing import TYPE_CHECKING
 
 from wattloop.cli.app import Verb
-from wattloop.cli.options import Config, JsonFile, Meters, StorePlace, Zone, argument, option
+from wattloop.cli.options import (
+    Config,
+    JsonFile,
+    Meters,
+    StorePlace,
+    Zone,
+    argument,
+    option,
+    settings_of,
+)
 from wattloop.cli.output import check_target, say, write_json, write_text
 from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
 
 if TYPE_CHECKING:
     from wattloop.accounting.carbon import IntensitySearch
-    from wattloop.core.settings import Settings
     from wattloop.report.card import Inference
     from wattloop.store.database import Store
     from wattloop.store.runs import RunRecord
@@ -55,7 +64,6 @@ def card(  # noqa: PLR0913 - one parameter per option
     report (boamps), Annex XI of the EU AI Act (ai-act) or schema.org (json-ld).
     """
     from wattloop.cli.commands.run.execution import keep
-    from wattloop.cli.options import settings_of
     from wattloop.cli.stored import open_user_store
     from wattloop.integrations.stored_steps import read_step_totals
     from wattloop.report.card import card_markdown, card_of, card_svg

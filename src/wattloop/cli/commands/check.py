@@ -4,15 +4,22 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import typer
 
-from wattloop.check.baselines import Baseline
-from wattloop.check.figures import Execution, FigureKind, format_figure, judged_kind
+from wattloop.check.baselines import Baseline, Baselines, Machine
+from wattloop.check.figures import (
+    Execution,
+    FigureKind,
+    FigureSeries,
+    collect_series,
+    format_figure,
+    judged_kind,
+    parse_share,
+)
 from wattloop.check.markdown import HEADERS, comparison_markdown, judgement_row
-from wattloop.check.measurement import CommandFigures
-from wattloop.check.verdict import BaselineComparison, EnergyVerdict, mean_and_noise
+from wattloop.check.measurement import CommandFigures, measure_command
+from wattloop.check.verdict import BaselineComparison, EnergyVerdict, compare, mean_and_noise
 from wattloop.cli.app import MeterOptions, Verb
 from wattloop.cli.options import argument, file_option, option
 from wattloop.cli.output import check_target, is_terminal, print_rows, say, write_json, write_text
@@ -20,9 +27,6 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.units import format_share
 from wattloop.version import __version__
-
-if TYPE_CHECKING:
-    from wattloop.check.figures import FigureSeries
 
 
 def report(
@@ -107,10 +111,6 @@ def check(  # noqa: PLR0913 - one parameter per option
     Without sensors, instructions or CPU time are compared, and that is said. What the program
     prints goes to standard error.
     """
-    from wattloop.check.baselines import Baseline, Baselines, Machine
-    from wattloop.check.figures import collect_series, parse_share
-    from wattloop.check.measurement import measure_command
-    from wattloop.check.verdict import compare
     from wattloop.cli.commands.run.execution import keep
 
     path = user_path(baseline)
@@ -148,8 +148,6 @@ def check(  # noqa: PLR0913 - one parameter per option
 
 
 def _kind(figure: str | None) -> "FigureKind | None":
-    from wattloop.check.figures import FigureKind
-
     if figure is None:
         return None
     try:
@@ -163,8 +161,6 @@ def _kind(figure: str | None) -> "FigureKind | None":
 def _judged(
     wanted: "FigureKind | None", now: "dict[FigureKind, FigureSeries]", done: "CommandFigures"
 ) -> "FigureKind":
-    from wattloop.check.figures import judged_kind
-
     kind = wanted or judged_kind(now)
     if kind is None or kind not in now:
         what = "nothing" if kind is None else f"no {kind.words}"

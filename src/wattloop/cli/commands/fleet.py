@@ -10,6 +10,7 @@ from wattloop.cli.options import Config, JsonFile, StorePlace, argument, option,
 from wattloop.cli.output import UNKNOWN, print_rows, say, write_json
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
+from wattloop.core.units import format_bytes, format_duration, format_power, short_energy
 
 if TYPE_CHECKING:
     from wattloop.store.retention import Retention
@@ -106,7 +107,6 @@ def nodes(node: str = argument("NODE", "Only this one.", ""), *, given: StoreOpt
 
     The server stores what agents say every few seconds; runs are read from the same store.
     """
-    from wattloop.core.units import format_duration, format_power, short_energy
     from wattloop.fleet.nodes import node_health
 
     with given.open_store() as place:
@@ -163,7 +163,6 @@ def retain(
     Without ages, those of the setting `retain` count.
     """
     from wattloop.cli.stored import open_user_store
-    from wattloop.core.units import format_bytes
     from wattloop.store.retention import Dropped, apply_retention, retention_from
 
     policy = _asked({"samples": samples, "levels": levels, "runs": runs})

@@ -24,9 +24,9 @@ from wattloop.report.study import (
     twin_rows,
 )
 from wattloop.study.record import STEPS, is_dead_end, next_step
+from wattloop.study.spec import EXAMPLE, StudySpec, read_study
 
 if TYPE_CHECKING:
-    from wattloop.study.spec import StudySpec
     from wattloop.study.steps import StudyRunner
 
 
@@ -158,8 +158,6 @@ DEFAULT = "study.yaml"
 @app.command("init", example="wattloop study init study.yaml")
 def init(file: File = DEFAULT, *, json_file: JsonFile = None) -> None:
     """Step 1: write an example study to edit: the need, its KPIs and goals."""
-    from wattloop.study.spec import EXAMPLE
-
     path = user_path(file)
     if path.exists():
         raise ConfigError(f"{file}: is there already; name another file")
@@ -227,7 +225,6 @@ def _step(file: str, step: str, given: StoreOptions, workers: int = 1) -> dict[s
 
 @contextmanager
 def _studying(file: str, given: StoreOptions, workers: int = 1) -> "Iterator[StudyRunner]":
-    from wattloop.study.spec import read_study
     from wattloop.study.steps import StudyRunner
 
     if not Path(user_path(file)).is_file():

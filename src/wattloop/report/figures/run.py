@@ -1,6 +1,7 @@
 """Figures of runs: power over time, energy by component and per step, energy over duration."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -102,8 +103,6 @@ def _rows(store: Store, run: RunRecord, scope: str) -> list[dict[str, float]]:
 
 
 def _held(pairs: Sequence[tuple[float, float]], at_s: float) -> float:
-    from bisect import bisect_right
-
     index = bisect_right(pairs, (at_s, math.inf)) - 1
     return pairs[max(0, index)][1]
 

@@ -8,20 +8,26 @@ from math import isfinite
 from typing import Annotated, Any
 
 from wattloop.analyze.analysis_result import Findings, cell
-from wattloop.analyze.clusters import Clusters
-from wattloop.analyze.efficiency_quotient import Quotients
-from wattloop.analyze.roles import with_energy
+from wattloop.analyze.clusters import Clusters, clusters
+from wattloop.analyze.configuration_matrix import configuration_matrix
+from wattloop.analyze.correlation import correlations
+from wattloop.analyze.efficiency_quotient import Quotients, quotients, top_runs
+from wattloop.analyze.importance import importances
+from wattloop.analyze.ols import regression
+from wattloop.analyze.pareto import pareto_front
+from wattloop.analyze.roles import default_target, with_energy
 from wattloop.analyze.table import RunTable
 from wattloop.analyze.table_reader import fold_epochs, read_csv
 from wattloop.cli.app import Verb
 from wattloop.cli.options import Config, JsonFile, StorePlace, argument, file_option, option
 from wattloop.cli.output import print_rows, say, write_json, write_text
 from wattloop.cli.progress import spinner
-from wattloop.cli.stored import say_which
+from wattloop.cli.stored import open_existing_store, say_which
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.table import csv_text
 from wattloop.core.units import J_PER_WH
+from wattloop.report.figures.chart import with_source
 from wattloop.report.figures.clusters import cluster_figures
 from wattloop.report.figures.search import (
     matrix_figures,
@@ -101,7 +107,6 @@ def read_source(source: str, request: AnalysisOptions) -> RunTable:
 
 
 def _stored(source: str, request: AnalysisOptions) -> RunTable:
-    from wattloop.cli.stored import open_existing_store
     from wattloop.store.experiments import find_experiment
 
     with open_existing_store(request.store, request.config) as store:
@@ -189,7 +194,6 @@ def _csv(found: Findings) -> str:
 
 
 def _draw(target: str, table: RunTable, found: Findings, charts: Mapping[str, Any]) -> None:
-    from wattloop.report.figures.chart import with_source
     from wattloop.report.figures.render import save_one
 
     if not charts:
@@ -237,8 +241,6 @@ class QuotientOptions:
     ] = None
 
     def quotients(self, table: RunTable) -> Quotients:
-        from wattloop.analyze.efficiency_quotient import quotients
-
         epochs: str | float | None = self.epochs
         with suppress(ValueError):
             epochs = None if self.epochs is None else float(self.epochs)
@@ -270,8 +272,6 @@ def top_command(
     request: AnalysisOptions,
 ) -> None:
     """Show the best runs by accuracy, by energy per epoch and by quotient."""
-    from wattloop.analyze.efficiency_quotient import top_runs
-
     table = read_source(source, request)
     known = equation.quotients(table)
     found = top_runs(table, by, count=count, threshold=threshold, found=known)
@@ -322,8 +322,6 @@ def pareto_command(
     request: AnalysisOptions,
 ) -> None:
     """Show the runs that no other run beats in every objective, and the knee among them."""
-    from wattloop.analyze.pareto import pareto_front
-
     table = read_source(source, request)
     less, more = listed(minimize) or [], listed(maximize) or []
     both = [name for name in less if name in more]
@@ -343,10 +341,6 @@ def matrix_command(
     request: AnalysisOptions,
 ) -> None:
     """Show which levels each run had, from worst to best run (GreenScreen, figure 7)."""
-    from wattloop.analyze.configuration_matrix import configuration_matrix
-    from wattloop.analyze.efficiency_quotient import quotients
-    from wattloop.analyze.roles import default_target
-
     table = read_source(source, request)
     metric = target or default_target(table)
     if metric == "quotient" and metric not in table.columns:
@@ -366,8 +360,6 @@ def ols_command(
     request: AnalysisOptions,
 ) -> None:
     """Fit a regression over levels: coefficient, error, t, p and interval of every level."""
-    from wattloop.analyze.ols import regression
-
     table = read_source(source, request)
     with spinner("regression"):
         found = regression(table, target, numeric=listed(numeric) or ())
@@ -382,8 +374,6 @@ def correlation_command(
     request: AnalysisOptions,
 ) -> None:
     """Show Pearson's r and Spearman's rho of every pair of columns, with p."""
-    from wattloop.analyze.correlation import correlations
-
     table = read_source(source, request)
     with spinner("correlation"):
         found = correlations(table, target)
@@ -403,8 +393,6 @@ def clusters_command(
     request: AnalysisOptions,
 ) -> None:
     """Group runs by K-Means; show means of the groups and parameters of little influence."""
-    from wattloop.analyze.clusters import clusters
-
     if dimensions not in (2, 3):
         raise ConfigError(f"--dimensions {dimensions}: give 2 or 3")
     table = read_source(source, request)
@@ -426,8 +414,6 @@ def importance_command(
     request: AnalysisOptions,
 ) -> None:
     """Show the share of the target's variance that each parameter explains."""
-    from wattloop.analyze.importance import importances
-
     table = read_source(source, request)
     with spinner("weighing parameters"):
         found = importances(table, target, method=method)

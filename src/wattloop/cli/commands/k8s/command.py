@@ -23,13 +23,18 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.text import plain
 from wattloop.core.units import format_duration, format_energy
+from wattloop.schedule.driver.event_log import DriverLog, RoundReport
+from wattloop.schedule.driver.inventory import SchedulerNode
+from wattloop.schedule.driver.managed_cluster import (
+    DriverSettings,
+    ManagedCluster,
+    build_managed_cluster,
+)
+from wattloop.schedule.driver.rounds import run_loop
+from wattloop.store.runs import RunRecord, list_runs
 
 if TYPE_CHECKING:
     from wattloop.fleet.kubernetes.api_client import ApiAddress
-    from wattloop.schedule.driver.event_log import RoundReport
-    from wattloop.schedule.driver.inventory import SchedulerNode
-    from wattloop.schedule.driver.managed_cluster import ManagedCluster
-    from wattloop.store.runs import RunRecord
 
 app = Verb(
     "Show the energy of pods, and let a policy order Jobs and Workloads of Kubernetes.",
@@ -101,9 +106,6 @@ def run_command(*, options: KubernetesOptions) -> None:
     """
     from wattloop.accounting.grid import provider_from, read_forecast
     from wattloop.fleet.kubernetes.api_client import KubernetesClient
-    from wattloop.schedule.driver.event_log import DriverLog
-    from wattloop.schedule.driver.managed_cluster import DriverSettings, build_managed_cluster
-    from wattloop.schedule.driver.rounds import run_loop
     from wattloop.schedule.kubernetes.driver import (
         DriverLease,
         KubernetesDriver,
@@ -211,8 +213,6 @@ def energy_command(
     given: StoreOptions,
 ) -> None:
     """Show the measured energy of pods, most first, and what no pod used."""
-    from wattloop.store.runs import list_runs
-
     if by not in GROUPS:
         raise ConfigError(f"--by {by}: unknown; choose one of {', '.join(GROUPS)}")
     wanted = replace(run_filter(None, None, [], since=since), trials=True)

@@ -46,10 +46,11 @@ from wattloop.core.records import picked
 from wattloop.core.settings import Settings
 from wattloop.core.table import Table
 from wattloop.core.units import format_bytes, format_power
-from wattloop.hardware.gpus import Gpu, gpu_named
+from wattloop.hardware.gpus import Gpu, gpu_named, known_gpus
 from wattloop.predict.comparison import Axis, ComparisonPoint, parse_axis, points_data
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.forecaster import ESTIMATORS, Forecaster
+from wattloop.predict.models.kernels.constants import constants_for
 from wattloop.predict.request import Question
 from wattloop.predict.run_total import RunLength, job_on_gpu, measured_job
 from wattloop.predict.sources.script import LIMIT_S, script_workload
@@ -340,9 +341,6 @@ def models_command(*, json_file: JsonFile = None) -> None:
 @app.command("gpus", example="wattloop predict gpus")
 def gpus_command(*, json_file: JsonFile = None) -> None:
     """List the GPUs that --gpu knows, and which of them are calibrated."""
-    from wattloop.hardware.gpus import known_gpus
-    from wattloop.predict.models.kernels.constants import constants_for
-
     found = [(gpu, constants_for(gpu)[1]) for gpu in known_gpus()]
     present(
         json_file,

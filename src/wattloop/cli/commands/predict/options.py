@@ -4,15 +4,12 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from wattloop.cli.options import file_option, option
 from wattloop.core.errors import ConfigError
-from wattloop.predict.request import PRECISIONS
+from wattloop.predict.request import PRECISIONS, Question
 from wattloop.predict.sources.source import WAYS
-
-if TYPE_CHECKING:
-    from wattloop.predict.request import Question
 
 Calibration = Annotated[
     str | None, option("--calibration FILE", "Constants of 'wattloop calibrate fit'.")
@@ -74,8 +71,6 @@ class WorkloadOptions:
 
     def question(self, **more: Any) -> "Question":
         """Return the request for a prediction; `more` are further fields."""
-        from wattloop.predict.request import Question
-
         if more.get("model") is None:
             self.named_model()
         given = {**asdict(self), **more}

@@ -4,16 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from wattloop.cli.commands.predict.options import with_options_named
+from wattloop.cli.commands.predict.options import WorkloadOptions, with_options_named
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import present, print_rows, say
 from wattloop.cli.progress import spinner
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_bytes, format_duration, format_energy, format_power
+from wattloop.hardware.gpus import Gpu, gpu_named
 
 if TYPE_CHECKING:
-    from wattloop.cli.commands.predict.options import WorkloadOptions
-    from wattloop.hardware.gpus import Gpu
     from wattloop.predict.parallel.layout import Links
     from wattloop.predict.parallel.model import ParallelForecast
     from wattloop.predict.parallel.plan import Plan
@@ -46,7 +45,6 @@ def plan_command(  # noqa: PLR0913 - one parameter per option
     json_file: JsonFile = None,
 ) -> None:
     """Search the layout of a training over many GPUs: what fits, and what is best."""
-    from wattloop.hardware.gpus import gpu_named
     from wattloop.predict.parallel.plan import PlanQuestion, plan
 
     with with_options_named(), spinner(f"searching layouts of {model}"):
@@ -136,7 +134,6 @@ def show_parallel(
     json_file: str | None,
 ) -> None:
     """Predict one step of a layout, and print it."""
-    from wattloop.hardware.gpus import gpu_named
     from wattloop.predict.parallel.layout import Layout
     from wattloop.predict.parallel.model import ParallelQuestion, predict_parallel, usual_sequence
     from wattloop.predict.serving import decoder_named

@@ -17,6 +17,7 @@ from wattloop.core.units import (
     format_power,
     format_share,
 )
+from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.cap_curve import static_power
 from wattloop.predict.serving import (
     ENGINES,
@@ -55,8 +56,6 @@ def serve_command(  # noqa: PLR0913 - one parameter per option
     json_file: JsonFile = None,
 ) -> None:
     """Predict latency, throughput, power and energy per token of a language model server."""
-    from wattloop.hardware.gpus import gpu_named
-
     with with_options_named():
         question = ServingQuestion(
             model=model,

@@ -40,6 +40,7 @@ from wattloop.core.units import Dimension, format_duration, format_energy
 from wattloop.integrations.step_hook.program import StepHook
 from wattloop.measure.command import CommandRun, ProgramHook, run_command
 from wattloop.measure.session import RunResult
+from wattloop.store.journal import journal_directory, read_journal
 
 if TYPE_CHECKING:
     from wattloop.cap.saver.saving_hook import SavingHook
@@ -458,7 +459,6 @@ def keep(settings: Settings, run: "RunResult | None" = None, run_id: str = "") -
 def _waiting(settings: Settings, run_id: str) -> str:
     """Return what waits for the store, judged by the journal's content."""
     from wattloop.measure.recovery import finalize_orphaned_run
-    from wattloop.store.journal import journal_directory, read_journal
 
     path = journal_directory(settings.store_location) / f"{run_id}.journal"
     try:

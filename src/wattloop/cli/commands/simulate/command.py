@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -296,8 +297,6 @@ def scenarios_command(*, json_file: JsonFile = None) -> None:
 @app.command("policies", example="wattloop simulate policies")
 def policies_command(*, json_file: JsonFile = None) -> None:
     """List the policies, what each ranks jobs by, and its parameters."""
-    from dataclasses import asdict
-
     from wattloop.schedule.policies.registry import policy_cards
 
     cards = policy_cards()

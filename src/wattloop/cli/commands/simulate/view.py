@@ -11,7 +11,13 @@ import typer
 from wattloop.cli.output import print_rows, print_table, say
 from wattloop.cli.progress import spinner, trial_columns, updated_row
 from wattloop.core.units import format_duration, iso_time
-from wattloop.report.campaign import difference_table, policy_table
+from wattloop.report.campaign import (
+    COLUMNS,
+    change_text,
+    difference_table,
+    policy_table,
+    spread_text,
+)
 from wattloop.report.figures.campaign import (
     goal_figures,
     load_figure,
@@ -19,14 +25,20 @@ from wattloop.report.figures.campaign import (
     trade_off_figure,
 )
 from wattloop.report.figures.render import save
-from wattloop.schedule.campaigns.campaign import SimulationJob, seeds_from, seeds_text
+from wattloop.schedule.campaigns.campaign import (
+    Campaign,
+    Outcomes,
+    SimulationJob,
+    seeds_from,
+    seeds_text,
+)
 from wattloop.schedule.campaigns.runner import CampaignCallback
 from wattloop.schedule.campaigns.summary import Summary, by_variant, per_cell, summary_of
 from wattloop.schedule.campaigns.workers import simulate
+from wattloop.schedule.metrics.metrics import LEAST_PAIRS
 from wattloop.store.experiments import Experiment
 
 if TYPE_CHECKING:
-    from wattloop.schedule.campaigns.campaign import Campaign, Outcomes
     from wattloop.schedule.campaigns.whatif import WhatIf
 
 
@@ -154,9 +166,7 @@ def print_remarks(summary: Summary, of: str = "") -> None:
 
 
 def print_whatif(found: "WhatIf") -> None:
-    from wattloop.report.campaign import COLUMNS, change_text, spread_text
     from wattloop.schedule.campaigns.whatif import AS_IT_IS, CHANGED
-    from wattloop.schedule.metrics.metrics import LEAST_PAIRS
 
     summary = found.summary
     rows: list[tuple[str, ...]] = []

@@ -7,7 +7,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,12 +39,22 @@ from wattloop.schedule.driver.managed_cluster import (
     build_managed_cluster,
 )
 from wattloop.schedule.driver.rounds import RoundRunner, run_loop
-from wattloop.schedule.policies.registry import policy_from
+from wattloop.schedule.policies.registry import policies_from, policy_from, split_policies
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.driver import SlurmDriver, SlurmObserver
-from wattloop.schedule.slurm.replay.plan import ReplayPlan
+from wattloop.schedule.slurm.executor import JobControl
+from wattloop.schedule.slurm.replay.plan import ReplayPlan, check_speedup, match_nodes, replay_plan
 from wattloop.schedule.slurm.replay.result import ReplayFigures
-from wattloop.schedule.slurm.replay.runner import SAME_POWER, ReplayResult
+from wattloop.schedule.slurm.replay.runner import (
+    OWN,
+    SAME_POWER,
+    ReplayDriver,
+    ReplayResult,
+    replay,
+)
+from wattloop.schedule.slurm.replay.runner import Progress as Told
+from wattloop.schedule.slurm.replay.simulation import BACKFILL, OwnScheduler, simulate_replay
+from wattloop.schedule.slurm.reservation_gate import ReservationGate
 from wattloop.schedule.slurm.state import (
     DriverState,
     default_state_path,
@@ -52,13 +62,10 @@ from wattloop.schedule.slurm.state import (
     status_path,
     write_status,
 )
+from wattloop.store.database import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from wattloop.schedule.slurm.energy_annotator import EnergyAnnotator
-    from wattloop.schedule.slurm.replay.runner import Progress as Told
-    from wattloop.store.database import Store
 
 # `wattloop slurm run`: drive, or observe.
 
@@ -318,9 +325,6 @@ def replay_command(  # noqa: PLR0913 - one parameter per option
 
     Jobs occupy virtual GPUs; power is simulated on both sides, so that only scheduling is compared.
     """
-    from wattloop.schedule.slurm.replay.plan import check_speedup, match_nodes, replay_plan
-    from wattloop.schedule.slurm.replay.runner import ReplayDriver, replay
-
     names = _policies(policies)
     settings = DriverSettings(interval_s=interval)
     check_speedup(speedup)
@@ -380,9 +384,6 @@ def _check_slurm(client: "SlurmClient") -> None:
 
 def _policies(given: str) -> list[str]:
     """Return known policy names, each once."""
-    from wattloop.schedule.policies.registry import policies_from, split_policies
-    from wattloop.schedule.slurm.replay.runner import OWN
-
     names = split_policies(given)
     ours = [name for name in names if name != OWN]
     if ours:
@@ -410,8 +411,6 @@ def _folder(given: str | None) -> Path:
 
 def _say_how_long(plan: "ReplayPlan", policies: list[str]) -> None:
     """Print the duration that the simulator expects."""
-    from wattloop.schedule.slurm.replay.simulation import BACKFILL, OwnScheduler, simulate_replay
-
     figures, _ = simulate_replay(plan, OwnScheduler(BACKFILL), None)
     each_s = figures.makespan_s / plan.speedup
     say(
@@ -488,9 +487,6 @@ def release_command(*, state: StateFile = None, json_file: JsonFile = None) -> N
     Slurm goes on without this, too: the reservation ends by itself. Only node lists of jobs that
     were about to start stay as they were asked for.
     """
-    from wattloop.schedule.slurm.executor import JobControl
-    from wattloop.schedule.slurm.reservation_gate import ReservationGate
-
     driver_state = DriverState.load(user_path(state) if state else default_state_path())
     driver_state.lock()
     client = SlurmClient()

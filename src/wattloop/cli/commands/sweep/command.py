@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wattloop.accounting.summary import parse_gpu_price
 from wattloop.cli.app import (
     RUN,
     MeterOptions,
@@ -26,16 +27,15 @@ from wattloop.core.records import picked
 from wattloop.core.settings import Settings
 from wattloop.core.table import Table, records_csv
 from wattloop.core.units import iso_time
-from wattloop.store.experiments import read_trials
+from wattloop.core.yaml_spec import YamlWithLines, read_yaml
+from wattloop.store.database import Store, open_store
+from wattloop.store.experiments import Experiment, find_experiment, list_experiments, read_trials
 from wattloop.sweep.result import SweepResult
+from wattloop.sweep.spec import SweepSpec, parse_sweep_spec
 from wattloop.trials.trial import SCOPES
 
 if TYPE_CHECKING:
-    from wattloop.core.yaml_spec import YamlWithLines
-    from wattloop.store.database import Store
-    from wattloop.store.experiments import Experiment
     from wattloop.sweep.plan import SweepPlan
-    from wattloop.sweep.spec import SweepSpec
 
 KIND = "sweep"
 KERNEL_WINDOW = "kernel"
@@ -124,10 +124,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
 
     The same specification and command resumes a stopped sweep.
     """
-    from wattloop.core.yaml_spec import read_yaml
-    from wattloop.store.database import open_store
     from wattloop.sweep.runner import open_sweep
-    from wattloop.sweep.spec import parse_sweep_spec
 
     settings = given.settings()
     source = None if spec is None else read_yaml(spec)
@@ -254,10 +251,7 @@ def resume_command(
     given: StoreOptions,
 ) -> None:
     """Resume a stopped sweep."""
-    from wattloop.store.database import open_store
-    from wattloop.store.experiments import find_experiment
     from wattloop.sweep.plan import fingerprint
-    from wattloop.sweep.spec import parse_sweep_spec
 
     settings = given.settings(needs=None)
     how.check_drawable()
@@ -277,8 +271,6 @@ def resume_command(
 
 
 def _last_unfinished(store: "Store", *, retry_failed: bool) -> "Experiment":
-    from wattloop.store.experiments import find_experiment, list_experiments
-
     last = find_experiment(store, "last", "sweep")
     for experiment in list_experiments(store, "sweep"):
         if experiment.status != "finished" or retry_failed:
@@ -334,7 +326,6 @@ def _run(
 def _priced(result: SweepResult, price: str | None, settings: Settings) -> SweepResult:
     if price is None:
         return result
-    from wattloop.accounting.summary import parse_gpu_price
 
     parsed = parse_gpu_price(price, settings)
     if "" not in parsed.per_hour:

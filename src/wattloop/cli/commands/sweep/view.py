@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wattloop.cli.output import print_table, say
 from wattloop.cli.progress import trial_columns, updated_row
@@ -27,15 +27,13 @@ from wattloop.report.sweep import (
     with_interval,
     with_sd,
 )
+from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord, find_run
 from wattloop.sweep import tables
 from wattloop.sweep.plan import SweepPlan, SweepPoint
 from wattloop.sweep.result import EDP, SweepGroup, SweepResult, gpu_count
 from wattloop.sweep.runner import SweepListener, SweepProgress
 from wattloop.trials.trial import SCOPES, Trial, TrialOutcome
-
-if TYPE_CHECKING:
-    from wattloop.store.database import Store
 
 
 def print_techniques(results: Sequence[SweepResult]) -> None:

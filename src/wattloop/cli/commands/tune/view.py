@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from wattloop.analyze.roles import default_target, with_energy
+from wattloop.analyze.table import format_level
 from wattloop.cli.options import settings_of
 from wattloop.cli.output import print_table, say
 from wattloop.cli.progress import counted, is_redrawable, spinner, spinner_columns, updated_row
@@ -12,18 +14,23 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
 from wattloop.core.table import Table
 from wattloop.core.units import format_duration, format_energy, iso_time
-from wattloop.report.search import candidates_table, final_table
+from wattloop.report.search import candidates_table, final_table, is_by_sm2, sm2_charts
 from wattloop.report.search import setting_text as format_setting
-from wattloop.report.stored_results import read_search
+from wattloop.report.stored_results import read_search, search_table
+from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
-from wattloop.tune.results import CandidateResult, SearchSummary, parameter_columns
+from wattloop.tune.results import (
+    CandidateResult,
+    SearchSummary,
+    parameter_columns,
+    summarize_search,
+)
 from wattloop.tune.search_loop import BudgetSpent
 from wattloop.tune.search_problem import Limits
 from wattloop.tune.search_store import OVER
 from wattloop.tune.segment import Progress, Segment, Status
 
 if TYPE_CHECKING:
-    from wattloop.store.database import Store
     from wattloop.tune.final import FinalResult
     from wattloop.tune.spec import SearchSpec
 
@@ -42,7 +49,6 @@ def write_study(store: "Store", search_id: str, file: str, config: str | None) -
 def drawable(experiment: "Experiment", folder: str) -> None:
     """Refuse figures that cannot be written before anything is printed."""
     from wattloop.report.figures.render import check_drawable
-    from wattloop.report.search import is_by_sm2
 
     if is_by_sm2(experiment):
         check_drawable(folder)
@@ -50,8 +56,6 @@ def drawable(experiment: "Experiment", folder: str) -> None:
 
 def draw(store: "Store", experiment: "Experiment", folder: str) -> None:
     from wattloop.report.figures.render import save
-    from wattloop.report.search import is_by_sm2, sm2_charts
-    from wattloop.tune.results import summarize_search
 
     search_id = experiment.experiment_id
     if not is_by_sm2(experiment):
@@ -291,9 +295,6 @@ def best_values(place: "Store", search: Experiment) -> dict[str, Any]:
     """
     from wattloop.analyze.efficiency_quotient import quotients
     from wattloop.analyze.importance import best_levels
-    from wattloop.analyze.roles import default_target, with_energy
-    from wattloop.analyze.table import format_level
-    from wattloop.report.stored_results import search_table
 
     candidates, summary = read_search(place, search)
     if summary.best is None:
