@@ -376,8 +376,7 @@ def _typed(parameter: inspect.Parameter) -> inspect.Parameter:
     """Return the parameter with typer's annotation and plain default."""
     annotation, default = parameter.annotation, parameter.default
     if isinstance(default, OptionSpec):
-        spec = default
-        default = inspect.Parameter.empty if spec.default is ... else spec.default
+        spec, default = default, _default_of(default, annotation)
     elif get_origin(annotation) is Annotated and isinstance(get_args(annotation)[1], OptionSpec):
         annotation, spec = get_args(annotation)
     else:
@@ -401,6 +400,15 @@ def _typed(parameter: inspect.Parameter) -> inspect.Parameter:
         annotation=Annotated[annotation, known],
         default=default,
     )
+
+
+def _default_of(spec: OptionSpec, annotation: Any) -> Any:
+    """Return the stated default; else a flag is off, and what may be None is not given."""
+    if spec.default is not ...:
+        return spec.default
+    if annotation is bool:
+        return False
+    return None if type(None) in get_args(annotation) else inspect.Parameter.empty
 
 
 def _check_writable(param: typer.CallbackParam, value: str | None) -> str | None:

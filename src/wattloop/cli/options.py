@@ -61,7 +61,8 @@ class OptionSpec(NamedTuple):
 def option(names: str, text: str, default: Any = ..., **more: Any) -> Any:
     """Return an option such as `--name -n TEXT`: its names, then how its value is shown.
 
-    Without a default it is required, or in an `Annotated` type, which leaves it to the command.
+    Without a default a flag is off, an option that may be None is not given, and others are
+    required. An `Annotated` type leaves the default to the command.
     """
     words = names.split(" ")
     count = sum(word.startswith("-") for word in words)

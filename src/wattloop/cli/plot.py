@@ -58,11 +58,9 @@ def add_plot_command(app: "Verb", noun: str, first: Sequence[str], what: str) ->
             str, argument(noun, "Identifier, its beginning, name, or 'last'.")
         ] = "last",
         *,
-        figure: str | None = option(
-            "--figure -f NAME", "Another figure by its name, or all.", None
-        ),
+        figure: str | None = option("--figure -f NAME", "Another figure by its name, or all."),
         output: str | None = file_option(
-            "--output -o FILE", "Write .svg, .png or .html (with every figure).", None
+            "--output -o FILE", "Write .svg, .png or .html (with every figure)."
         ),
         given: StoreOptions,
     ) -> None:

@@ -209,9 +209,7 @@ def add_list_command(
         show(given, False)
 
     def list_folded(
-        *,
-        every: bool = option("--all -a", f"Also {plural} of studies.", False),
-        given: StoreOptions,
+        *, every: bool = option("--all -a", f"Also {plural} of studies."), given: StoreOptions
     ) -> None:
         show(given, not every)
 

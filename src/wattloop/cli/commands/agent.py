@@ -91,8 +91,8 @@ LOOK_S = 0.1
 def deliver_command(
     *,
     node: str = option("--node NAME", "This node, as Slurm calls it."),
-    config: str | None = option("--config FILE", "agent.yaml of the cluster.", None),
-    once: bool = option("--once", "End when all is in the store, or fail when it cannot.", False),
+    config: str | None = option("--config FILE", "agent.yaml of the cluster."),
+    once: bool = option("--once", "End when all is in the store, or fail when it cannot."),
     timeout: float = option(
         "--timeout SECONDS", "With --once: fail after so long without progress.", 30.0
     ),
@@ -199,9 +199,7 @@ FOLDER = "/var/lib/wattloop/{node}"
 @app.command("hooks", example="wattloop agent hooks --install /etc/slurm")
 def hooks_command(
     *,
-    install: str | None = option(
-        "--install DIR", "Write both scripts here (default: print them).", None
-    ),
+    install: str | None = option("--install DIR", "Write both scripts here (default: print them)."),
     folder: str = option(
         "--folder", "The agents' folder, as in agent.yaml; {node} is the node's name.", FOLDER
     ),

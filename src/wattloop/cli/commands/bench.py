@@ -308,17 +308,17 @@ def bench(  # noqa: PLR0913 - one parameter per option
     sizes: str = option("--sizes LIST", "Such as small, or gemm=4096,triad=1e8.", ""),
     dtype: str = option("--dtype", "Number format: fp64, fp32, tf32, bf16 or fp16.", "fp32"),
     device: str = option("--device", "cpu, gpu or gpu:N (default: a GPU if there is one).", ""),
-    seconds: float | None = option("--seconds -s", "Measured seconds per kernel.", None),
+    seconds: float | None = option("--seconds -s", "Measured seconds per kernel."),
     idle: str = option("--idle", "What to subtract: auto, stored, fit, threads, none.", "auto"),
     timeout: float = option("--timeout", "Most seconds for one kernel.", TIMEOUT_S, min=1),
     tables: str = option("--tables LIST", f"Of {','.join(TABLES)}, or all.", ""),
     space: float | None = option(
-        "--space", "Rack units or m2 of the machine, for SWaP in the table 'frameworks'.", None
+        "--space", "Rack units or m2 of the machine, for SWaP in the table 'frameworks'."
     ),
-    listing: bool = option("--list", "Show kernels, sizes and frameworks, and end.", False),
-    kept: str | None = option("--show ID", "Show an earlier session; 'last' is the newest.", None),
-    csv_file: str | None = file_option("--csv -o FILE", "Write the results as CSV.", None),
-    figures: str | None = option("--figures DIR", "Draw the roofline there.", None),
+    listing: bool = option("--list", "Show kernels, sizes and frameworks, and end."),
+    kept: str | None = option("--show ID", "Show an earlier session; 'last' is the newest."),
+    csv_file: str | None = file_option("--csv -o FILE", "Write the results as CSV."),
+    figures: str | None = option("--figures DIR", "Draw the roofline there."),
     given: MeterOptions,
 ) -> None:
     """Run six kernels on every installed framework; report their speed and energy.

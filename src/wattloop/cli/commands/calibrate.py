@@ -47,12 +47,10 @@ def device_of(gpu: str) -> str:
 def collect_command(
     *,
     gpu: str = option("--gpu N", "Which GPU; 'cpu' only tries the program.", "0"),
-    output: str | None = file_option("--output -o FILE", "Default: calibration-GPU.jsonl.", None),
+    output: str | None = file_option("--output -o FILE", "Default: calibration-GPU.jsonl."),
     sections: str = option("--sections LIST", "Of host,kernels,power,steps,waiting,profile.", ""),
     minutes: float = option("--minutes", "Stop after so long; more is better.", 8.0, min=0.01),
-    resume: bool = option(
-        "--resume", "Go on with the file; what it has is not taken again.", False
-    ),
+    resume: bool = option("--resume", "Go on with the file; what it has is not taken again."),
     json_file: JsonFile = None,
 ) -> None:
     """Measure kernels, host and small models on this GPU, for 'calibrate fit'.

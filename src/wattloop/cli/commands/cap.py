@@ -45,29 +45,24 @@ def find_command(  # noqa: PLR0913 - one parameter per option
     *,
     metric: Metric = "eds",
     k: K = 2.0,
-    gpus: str | None = option(
-        "--gpus LIST", "The job's (default: CUDA_VISIBLE_DEVICES or all).", None
-    ),
-    caps: str | None = option("--caps VALUES", "100:250:25 or 150,200; W or % of TDP.", None),
+    gpus: str | None = option("--gpus LIST", "The job's (default: CUDA_VISIBLE_DEVICES or all)."),
+    caps: str | None = option("--caps VALUES", "100:250:25 or 150,200; W or % of TDP."),
     probes: int | None = option(
-        "--probes", "Never more (default: 4; one per cap if readings are noisy).", None
+        "--probes", "Never more (default: 4; one per cap if readings are noisy)."
     ),
     noise: float = option("--noise PCT", "How much two equal runs differ, in %.", 1.0),
     progress: str | None = option(
         "--progress REGEX",
         "One run only: lines that match are progress; a group that is a number counts it.",
-        None,
     ),
     precision: float = option("--precision PCT", "With --progress: of each probe.", 1.0),
     most_s: float = option("--probe-seconds", "With --progress: the longest a probe lasts.", 60.0),
-    apply: bool = option(
-        "--apply", "With --progress: keep the cap for the rest of the run.", False
-    ),
-    timeout: float | None = option("--timeout SECONDS", "End a run after this.", None),
+    apply: bool = option("--apply", "With --progress: keep the cap for the rest of the run."),
+    timeout: float | None = option("--timeout SECONDS", "End a run after this."),
     window: str = option("--window NAME", "Count only wattloop.measure(NAME) in the command.", ""),
-    dry_run: bool = option("--dry-run", "Show caps and writes; run nothing.", False),
-    new: bool = option("--new", "Start a new search, even if the same one is unfinished.", False),
-    show_output: bool = option("--show-output", "Show what the command prints.", False),
+    dry_run: bool = option("--dry-run", "Show caps and writes; run nothing."),
+    new: bool = option("--new", "Start a new search, even if the same one is unfinished."),
+    show_output: bool = option("--show-output", "Show what the command prints."),
     given: MeterOptions,
 ) -> None:
     """Find the best power cap for a command. Caps are always restored at the end.

@@ -19,14 +19,7 @@ from wattloop.accounting.grid import (
     read_prices,
 )
 from wattloop.cli.app import Verb
-from wattloop.cli.options import (
-    Config,
-    JsonFile,
-    file_option,
-    option,
-    option_amount,
-    settings_of,
-)
+from wattloop.cli.options import Config, JsonFile, file_option, option, option_amount, settings_of
 from wattloop.cli.output import check_target, print_rows, say, write_json, write_text
 from wattloop.core.errors import ConfigError, GridUnavailable
 from wattloop.core.settings import Settings
@@ -50,15 +43,15 @@ NEGLIGIBLE = 0.01
 def carbon(
     *,
     provider: str | None = option(
-        "--provider NAME:ZONE", "Such as electricity-maps:DE or uk (default: the setting).", None
+        "--provider NAME:ZONE", "Such as electricity-maps:DE or uk (default: the setting)."
     ),
     lasts: str = option("--lasts TIME", "How long the job runs.", "1h"),
     within: str = option("--within TIME", "How late it may start.", "24h"),
-    begin: bool = option("--begin", "Print only the best start, for sbatch --begin.", False),
-    past: str | None = option("--past TIME", "Instead of the forecast, the last 7d or 24h.", None),
-    prices: bool = option("--prices", "Day-ahead prices (entsoe) instead of intensities.", False),
+    begin: bool = option("--begin", "Print only the best start, for sbatch --begin."),
+    past: str | None = option("--past TIME", "Instead of the forecast, the last 7d or 24h."),
+    prices: bool = option("--prices", "Day-ahead prices (entsoe) instead of intensities."),
     output: str | None = file_option(
-        "--output -o FILE", "Write a CSV for 'carbon: {file: ...}' and for simulate.", None
+        "--output -o FILE", "Write a CSV for 'carbon: {file: ...}' and for simulate."
     ),
     json_file: JsonFile = None,
     config: Config = None,

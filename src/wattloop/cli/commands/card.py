@@ -37,19 +37,17 @@ def card(  # noqa: PLR0913 - one parameter per option
     run: str = argument("RUN", "The training: identifier, its beginning, or 'last'.", "last"),
     *,
     inference: str | None = option(
-        "--inference CMD", "A command that does {n} inferences; it is run.", None
+        "--inference CMD", "A command that does {n} inferences; it is run."
     ),
     inferences: int = option("--inferences", "How many inferences the command does.", 100, min=1),
-    output: str | None = option("--output -o NAME", "NAME.svg, NAME.md and NAME.json.", None),
+    output: str | None = option("--output -o NAME", "NAME.svg, NAME.md and NAME.json."),
     model: str = option("--model", "What the model is called (the name of the run).", ""),
-    renewable: str | None = option(
-        "--renewable SHARE", "Renewable share of the electricity.", None
-    ),
+    renewable: str | None = option("--renewable SHARE", "Renewable share of the electricity."),
     formats: list[str] | None = option(
-        "--format NAME", "Also NAME.hf.md, .boamps.json, .ai-act.md or .jsonld; repeat.", None
+        "--format NAME", "Also NAME.hf.md, .boamps.json, .ai-act.md or .jsonld; repeat."
     ),
     state: list[str] | None = option(
-        "--state KEY=VALUE", "What a run cannot know, such as parameters=8B; repeat.", None
+        "--state KEY=VALUE", "What a run cannot know, such as parameters=8B; repeat."
     ),
     json_file: JsonFile = None,
     zone: Zone = None,

@@ -92,18 +92,12 @@ def check(  # noqa: PLR0913 - one parameter per option
     repeats: int = option("--repeats", "How often to run it.", 5, min=1, max=1000),
     warmup: int = option("--warmup", "Runs before those that count.", 0, min=0, max=100),
     tolerance: str = option("--tolerance SHARE", "What may be lost, beyond noise.", "5%"),
-    update: bool = option("--update", "Take the figures of now as the baseline.", False),
+    update: bool = option("--update", "Take the figures of now as the baseline."),
     name: str = option("--name -n", "What the baseline is called (the command).", ""),
-    figure: str | None = option(
-        "--figure KIND", "Judge energy, instructions, cpu_time or time.", None
-    ),
-    other_machine: bool = option(
-        "--other-machine", "Compare also with another kind of machine.", False
-    ),
-    strict: bool = option("--strict", "Fail with 1 when noise hides the answer.", False),
-    markdown: str | None = file_option(
-        "--markdown FILE", "Write a table for the pull request.", None
-    ),
+    figure: str | None = option("--figure KIND", "Judge energy, instructions, cpu_time or time."),
+    other_machine: bool = option("--other-machine", "Compare also with another kind of machine."),
+    strict: bool = option("--strict", "Fail with 1 when noise hides the answer."),
+    markdown: str | None = file_option("--markdown FILE", "Write a table for the pull request."),
     given: MeterOptions,
 ) -> None:
     """Run a command several times, and compare its energy with a baseline.

@@ -25,10 +25,8 @@ def control_daemon(
     ctx: typer.Context,
     *,
     rules: RulesFile = RULES,
-    socket: str | None = option("--socket PATH", "In place of the rules' own.", None),
-    check: bool = option(
-        "--check", "Say what the rules allow on this machine; start nothing.", False
-    ),
+    socket: str | None = option("--socket PATH", "In place of the rules' own."),
+    check: bool = option("--check", "Say what the rules allow on this machine; start nothing."),
     json_file: JsonFile = None,
 ) -> None:
     """Serve until SIGTERM; SIGHUP reads the rules again.
@@ -65,11 +63,11 @@ def control_daemon(
 def log(
     *,
     rules: RulesFile = RULES,
-    file: str | None = option("--log FILE", "In place of the rules' own.", None),
+    file: str | None = option("--log FILE", "In place of the rules' own."),
     lines: int = option("--lines", "The last so many.", 50, min=1),
-    user: str | None = option("--user", "Only of this user.", None),
-    lever: str | None = option("--lever", "Only of this lever, such as gpu:0/power_limit.", None),
-    refused: bool = option("--refused", "Only what was refused.", False),
+    user: str | None = option("--user", "Only of this user."),
+    lever: str | None = option("--lever", "Only of this lever, such as gpu:0/power_limit."),
+    refused: bool = option("--refused", "Only what was refused."),
     json_file: JsonFile = None,
 ) -> None:
     """Show changes and refusals, the newest last."""

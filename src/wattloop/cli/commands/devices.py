@@ -227,15 +227,13 @@ REPORT_ROUNDS = 5
 def devices(
     *,
     json_file: JsonFile = None,
-    check: bool = option(
-        "--verify", "Compare sources of the same domain over a few seconds.", False
-    ),
+    check: bool = option("--verify", "Compare sources of the same domain over a few seconds."),
     seconds: float = option(
         "--seconds", "How long --verify compares.", DURATION_S, min=0.5, max=600
     ),
-    everything: bool = option("--all", "Also list what this machine plainly does not have.", False),
+    everything: bool = option("--all", "Also list what this machine plainly does not have."),
     report: str | None = file_option(
-        "--report FILE.md", "Five rounds of --verify, next to the thesis's tables 3.3-3.6.", None
+        "--report FILE.md", "Five rounds of --verify, next to the thesis's tables 3.3-3.6."
     ),
     wanted: Devices = None,
     meters: Meters = None,

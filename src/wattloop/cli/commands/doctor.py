@@ -52,10 +52,10 @@ class Finding:
 def doctor(
     *,
     agent: str | None = option(
-        "--agent FILE", f"Check the agent of this agent.yaml (default: {AGENT_FILE}, if any).", None
+        "--agent FILE", f"Check the agent of this agent.yaml (default: {AGENT_FILE}, if any)."
     ),
     server: str | None = option(
-        "--server URL", "Check that this server answers (default: the agent's).", None
+        "--server URL", "Check that this server answers (default: the agent's)."
     ),
     given: StoreOptions,
 ) -> None:

@@ -38,13 +38,9 @@ def add(
     *,
     file: TokensFile,
     role: str = option("--role", "node, reader, writer or scheduler.", "node"),
-    node: list[str] | None = option(
-        "--node", "Node that it is for; may be given several times.", None
-    ),
-    name: str | None = option("--name", "What to call it (default: the node).", None),
-    out: str | None = option(
-        "--out -o DIR", "Write each secret to DIR/NAME.token, for its owner.", None
-    ),
+    node: list[str] | None = option("--node", "Node that it is for; may be given several times."),
+    name: str | None = option("--name", "What to call it (default: the node)."),
+    out: str | None = option("--out -o DIR", "Write each secret to DIR/NAME.token, for its owner."),
     json: JsonFile = None,
 ) -> None:
     """Create a token; its secret is shown once, the file holds only its hash."""
@@ -148,12 +144,10 @@ def _day(wall_s: float | None) -> str:
 @app.command("retain", example="wattloop fleet retain --samples 30d --dry-run")
 def retain(
     *,
-    samples: str | None = option(
-        "--samples", "Age at which single samples go; 30d, 1y, forever.", None
-    ),
-    levels: str | None = option("--levels", "Age at which curves go.", None),
-    runs: str | None = option("--runs", "Age at which whole runs go.", None),
-    dry_run: bool = option("--dry-run", "Only say what would go.", False),
+    samples: str | None = option("--samples", "Age at which single samples go; 30d, 1y, forever."),
+    levels: str | None = option("--levels", "Age at which curves go."),
+    runs: str | None = option("--runs", "Age at which whole runs go."),
+    dry_run: bool = option("--dry-run", "Only say what would go."),
     store: StorePlace = None,
     config: Config = None,
     json: JsonFile = None,

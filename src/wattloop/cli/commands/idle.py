@@ -38,7 +38,7 @@ def idle(
         "Lengths of the idle windows.",
         ",".join(f"{s:g}" for s in DURATIONS_S),
     ),
-    dry_run: bool = option("--dry-run", "Measure, but do not store.", False),
+    dry_run: bool = option("--dry-run", "Measure, but do not store."),
     given: MeterOptions,
 ) -> None:
     """Measure the idle power of this machine and store it for later runs.

@@ -26,9 +26,9 @@ def report(
         "last",
     ),
     *,
-    html: bool = option("--html", "One HTML file (the default).", False),
-    pdf: bool = option("--pdf", "A typeset PDF.", False),
-    output: str | None = file_option("--output -o FILE", "Where to write it.", None),
+    html: bool = option("--html", "One HTML file (the default)."),
+    pdf: bool = option("--pdf", "A typeset PDF."),
+    output: str | None = file_option("--output -o FILE", "Where to write it."),
     given: StoreOptions,
 ) -> None:
     """Write a report as one HTML file that opens offline, or as a PDF."""

@@ -27,16 +27,13 @@ NOT_RESTORED = 1
 )
 def restore(
     *,
-    dry_run: bool = option("--dry-run", "Show every write; write nothing.", False),
+    dry_run: bool = option("--dry-run", "Show every write; write nothing."),
     force: bool = option(
         "--force",
         "Also overwrite values that another program has set since, and restore "
         "what programs of other users left.",
-        False,
     ),
-    forget: bool = option(
-        "--forget", "Keep the present values; drop what is left to restore.", False
-    ),
+    forget: bool = option("--forget", "Keep the present values; drop what is left to restore."),
     json_file: JsonFile = None,
 ) -> None:
     """Restore power limits, clocks and governors that a crashed program left changed.

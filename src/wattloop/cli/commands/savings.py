@@ -33,11 +33,11 @@ NAME_SHOWN = 24
 def savings(
     *,
     since: str | None = option(
-        "--since TIME", "Runs begun since 2026-05-01, '7 d' or 12h (default: all).", None
+        "--since TIME", "Runs begun since 2026-05-01, '7 d' or 12h (default: all)."
     ),
-    by: str | None = option("--by GROUP", "Sums per user, job, project or gpu.", None),
+    by: str | None = option("--by GROUP", "Sums per user, job, project or gpu."),
     csv_file: str | None = file_option(
-        "--csv -o FILE", "Write a row per run, or per group with --by; - is standard output.", None
+        "--csv -o FILE", "Write a row per run, or per group with --by; - is standard output."
     ),
     given: StoreOptions,
 ) -> None:

@@ -29,28 +29,24 @@ def serve(  # noqa: PLR0913 - one parameter per option
         "--token",
         "Secret for writing, and for readers on other machines. Visible in the list of "
         "processes: prefer --token-file or WATTLOOP_TOKEN.",
-        None,
     ),
     token_file: str | None = option(
         "--token-file FILE",
         "The same secret in a file that only you can read; - is standard input.",
-        None,
     ),
     cluster: str | None = option(
-        "--cluster FILE", "Cluster whose machines /api/v1/predict uses by default.", None
+        "--cluster FILE", "Cluster whose machines /api/v1/predict uses by default."
     ),
-    mapping: str | None = option("--mapping FILE", "Rules that map job names to models.", None),
+    mapping: str | None = option("--mapping FILE", "Rules that map job names to models."),
     tokens: str | None = option(
         "--tokens FILE",
         "Further secrets by role and node; see 'wattloop fleet tokens'.",
-        None,
         envvar="WATTLOOP_TOKENS",
     ),
     retain: str | None = option(
         "--retain AGES",
         "Delete older data hourly: samples=30d,levels=1y,runs=forever "
         "(WATTLOOP_RETAIN, or retain in wattloop.yaml).",
-        None,
     ),
     json_file: JsonFile = None,
     store: StorePlace = None,

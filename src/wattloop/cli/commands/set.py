@@ -37,7 +37,7 @@ def set_levers(
         "LEVER=VALUE... -- PROGRAM", "What to set, then what to run meanwhile."
     ),
     *,
-    dry_run: bool = option("--dry-run", "Show every write; write and run nothing.", False),
+    dry_run: bool = option("--dry-run", "Show every write; write and run nothing."),
     guardian: bool = option(
         "--guardian/--no-guardian",
         "Start a small process that restores everything if wattloop is killed.",

@@ -374,8 +374,8 @@ app = Verb()
 def watch(  # noqa: PLR0913 - one parameter per option
     run: str = argument("LIVE_RUN", "A run being measured now; else this machine.", ""),
     *,
-    once: bool = option("--once", "Read once and exit.", False),
-    seconds: float | None = option("--seconds -s", "End after so many seconds.", None, min=0.1),
+    once: bool = option("--once", "Read once and exit."),
+    seconds: float | None = option("--seconds -s", "End after so many seconds.", min=0.1),
     refresh: float = option("--refresh", "Seconds between two looks.", 1.0, min=0.1, max=3600),
     json_file: JsonFile = None,
     interval: Interval = None,

@@ -265,9 +265,9 @@ app = Verb(
 def top_command(
     source: Source,
     *,
-    by: str | None = option("--by", "accuracy, power or quotient (default: all three).", None),
+    by: str | None = option("--by", "accuracy, power or quotient (default: all three)."),
     count: int = option("--count -n", "Runs per table.", 5),
-    threshold: float | None = option("--threshold", "Leave out runs below this accuracy.", None),
+    threshold: float | None = option("--threshold", "Leave out runs below this accuracy."),
     equation: QuotientOptions,
     request: AnalysisOptions,
 ) -> None:
@@ -293,11 +293,11 @@ def metrics_command(
     source: Source,
     *,
     reference: str | None = option(
-        "--reference ROW", "Its name, or COLUMN=VALUE (default: is_default).", None
+        "--reference ROW", "Its name, or COLUMN=VALUE (default: is_default)."
     ),
     k: str = option("--k LIST", "Of EDS.", "1.5,2"),
     energy: Energy = None,
-    time: str | None = option("--time COLUMN", "Time (default: found).", None),
+    time: str | None = option("--time COLUMN", "Time (default: found)."),
     request: AnalysisOptions,
 ) -> None:
     """Show EDP, ED2P, EDS(k), energy gain and gain minus loss of each run."""
@@ -316,9 +316,9 @@ def metrics_command(
 def pareto_command(
     source: Source,
     *,
-    minimize: str | None = option("--minimize LIST", "Columns; less is better.", None),
-    maximize: str | None = option("--maximize LIST", "Columns; more is better.", None),
-    knee: str | None = option("--knee", "chord (two objectives) or utopia.", None),
+    minimize: str | None = option("--minimize LIST", "Columns; less is better."),
+    maximize: str | None = option("--maximize LIST", "Columns; more is better."),
+    knee: str | None = option("--knee", "chord (two objectives) or utopia."),
     request: AnalysisOptions,
 ) -> None:
     """Show the runs that no other run beats in every objective, and the knee among them."""
@@ -336,8 +336,8 @@ def pareto_command(
 def matrix_command(
     source: Source,
     *,
-    target: str | None = option("--target COLUMN", "Sort by it; 'quotient' is known, too.", None),
-    maximize: bool | None = option("--maximize/--minimize", "Which way is better.", None),
+    target: str | None = option("--target COLUMN", "Sort by it; 'quotient' is known, too."),
+    maximize: bool | None = option("--maximize/--minimize", "Which way is better."),
     request: AnalysisOptions,
 ) -> None:
     """Show which levels each run had, from worst to best run (GreenScreen, figure 7)."""
@@ -356,7 +356,7 @@ def ols_command(
     source: Source,
     *,
     target: Target = None,
-    numeric: str | None = option("--numeric LIST", "Keep these as numbers, not as levels.", None),
+    numeric: str | None = option("--numeric LIST", "Keep these as numbers, not as levels."),
     request: AnalysisOptions,
 ) -> None:
     """Fit a regression over levels: coefficient, error, t, p and interval of every level."""
@@ -370,7 +370,7 @@ def ols_command(
 def correlation_command(
     source: Source,
     *,
-    target: str | None = option("--target COLUMN", "Only with this column (default: all).", None),
+    target: str | None = option("--target COLUMN", "Only with this column (default: all)."),
     request: AnalysisOptions,
 ) -> None:
     """Show Pearson's r and Spearman's rho of every pair of columns, with p."""
@@ -385,11 +385,9 @@ def clusters_command(
     source: Source,
     *,
     strategy: str = option("--strategy", "results, all or hybrid.", "hybrid"),
-    k: int | None = option("--k", "Number of clusters (default: by silhouette).", None),
+    k: int | None = option("--k", "Number of clusters (default: by silhouette)."),
     dimensions: int = option("--dimensions", "2 or 3, of the figure in .svg and .png.", 2),
-    assign: str | None = file_option(
-        "--assign FILE", "Write each run with its cluster as CSV.", None
-    ),
+    assign: str | None = file_option("--assign FILE", "Write each run with its cluster as CSV."),
     request: AnalysisOptions,
 ) -> None:
     """Group runs by K-Means; show means of the groups and parameters of little influence."""
@@ -409,7 +407,7 @@ def importance_command(
     *,
     target: Target = None,
     method: str | None = option(
-        "--method", "fanova or variance (default: fanova where installed).", None
+        "--method", "fanova or variance (default: fanova where installed)."
     ),
     request: AnalysisOptions,
 ) -> None:

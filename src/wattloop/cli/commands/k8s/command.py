@@ -170,7 +170,7 @@ def run_command(*, options: KubernetesOptions) -> None:
 @app.command("release", example="wattloop k8s release --if-expired")
 def release_command(
     *,
-    if_expired: bool = option("--if-expired", "Only if no driver has renewed its Lease.", False),
+    if_expired: bool = option("--if-expired", "Only if no driver has renewed its Lease."),
     options: ApiOptions,
     json_file: JsonFile = None,
 ) -> None:
@@ -208,7 +208,7 @@ def energy_command(
     *,
     by: str = option("--by GROUP", "namespace, owner, pod or container.", "namespace"),
     since: str | None = option(
-        "--since TIME", "Runs begun since 2026-05-01, '7 d' or 12h (default: all).", None
+        "--since TIME", "Runs begun since 2026-05-01, '7 d' or 12h (default: all)."
     ),
     given: StoreOptions,
 ) -> None:

@@ -71,59 +71,51 @@ app = Verb(
 
 @app.command(RUN, example=EXAMPLES)
 def run_command(  # noqa: PLR0913 - one parameter per option
-    arguments: list[str] | None = argument("-- ARGUMENTS", "Of the program, with --script.", None),
+    arguments: list[str] | None = argument("-- ARGUMENTS", "Of the program, with --script."),
     *,
     work: WorkloadOptions,
     run: str | None = option(
-        "--run RUN",
-        "Measured run, by name, identifier or 'last', that is asked for on --gpu.",
-        None,
+        "--run RUN", "Measured run, by name, identifier or 'last', that is asked for on --gpu."
     ),
     script: str | None = option(
         "--script FILE.py",
         "Run a training program until its first step and predict that, instead of --model.",
-        None,
     ),
     limit: float | None = option(
-        "--limit SECONDS", f"For the program's way to its first step (default: {LIMIT_S:g}).", None
+        "--limit SECONDS", f"For the program's way to its first step (default: {LIMIT_S:g})."
     ),
     gpus: int = option("--gpus", "How many train together, data parallel.", 1),
     parallel: str | None = option(
-        "--parallel LAYOUT", "Such as fsdp=8 or tp=4,pp=2,dp=16,zero=1,sp; cp, ep, hsdp.", None
+        "--parallel LAYOUT", "Such as fsdp=8 or tp=4,pp=2,dp=16,zero=1,sp; cp, ep, hsdp."
     ),
     checkpointing: str = option(
         "--checkpointing", "With --parallel: none, selective, half or full.", "none"
     ),
-    cap: float | None = option("--cap WATTS", "Power limit of each GPU.", None),
-    clock: float | None = option("--clock MHZ", "Locked SM clock of each GPU.", None),
+    cap: float | None = option("--cap WATTS", "Power limit of each GPU."),
+    clock: float | None = option("--clock MHZ", "Locked SM clock of each GPU."),
     samples_rate: float | None = option(
-        "--samples-per-second RATE", "The most the data loader brings to a GPU.", None
+        "--samples-per-second RATE", "The most the data loader brings to a GPU."
     ),
-    network: float | None = option(
-        "--network GBIT", "Gbit/s between nodes of 8, for more GPUs.", None
-    ),
+    network: float | None = option("--network GBIT", "Gbit/s between nodes of 8, for more GPUs."),
     hop: float | None = option(
-        "--hop MICROSECONDS", "Latency of a hop between GPUs (default: a few).", None
+        "--hop MICROSECONDS", "Latency of a hop between GPUs (default: a few)."
     ),
     exchange_power: float | None = option(
-        "--exchange-power WATTS", "Of a GPU that only exchanges (default: at rest).", None
+        "--exchange-power WATTS", "Of a GPU that only exchanges (default: at rest)."
     ),
     host_speed: float | None = option(
-        "--host-speed X", "Of the host, as 'wattloop calibrate host' measures it.", None
+        "--host-speed X", "Of the host, as 'wattloop calibrate host' measures it."
     ),
-    steps: int | None = option("--steps", "Optimizer steps of the run.", None),
-    epochs: float | None = option("--epochs", "Passes over the data, with --samples.", None),
-    samples: int | None = option("--samples", "Samples of the data set, with --epochs.", None),
-    node: bool = option("--node", "Add host, memory, fans and power supply.", False),
-    compare: str | None = option("--compare GPUS", "Such as a100,h100,h200.", None),
+    steps: int | None = option("--steps", "Optimizer steps of the run."),
+    epochs: float | None = option("--epochs", "Passes over the data, with --samples."),
+    samples: int | None = option("--samples", "Samples of the data set, with --epochs."),
+    node: bool = option("--node", "Add host, memory, fans and power supply."),
+    compare: str | None = option("--compare GPUS", "Such as a100,h100,h200."),
     sweep: list[str] | None = option(
         "--sweep NAME=VALUES",
         "batch=8..256, cap=300..700:50, gpus=1,2,4, precision=fp32,bf16; repeatable.",
-        None,
     ),
-    plot: str | None = file_option(
-        "--plot -o FILE", "Draw a sweep or comparison: svg, png, html.", None
-    ),
+    plot: str | None = file_option("--plot -o FILE", "Draw a sweep or comparison: svg, png, html."),
     top: int = option("--top", "Operations to show that take longest.", 8, min=0),
     estimator: str = option("--estimator", f"Model: {', '.join(ESTIMATORS)}.", "kernels"),
     calibration: Calibration = None,

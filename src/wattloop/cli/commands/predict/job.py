@@ -22,11 +22,11 @@ OBJECTIVES = ("energy", "time", "edp")
 def job_command(  # noqa: PLR0913 - one parameter per option
     *,
     cluster: str = option("--cluster FILE", "Its machines (docs/clusters.md)."),
-    slurm: str | None = option("--slurm JOB", "Number of a job that Slurm has now.", None),
+    slurm: str | None = option("--slurm JOB", "Number of a job that Slurm has now."),
     comment: str = option("--comment", "As in sbatch: wattloop:model=...,samples=...", ""),
     gpus: int = option("--gpus", "GPUs it asks for.", 1, min=1, max=4096),
     gpu_type: str = option("--gpu-type", "The type it asks for.", ""),
-    time_limit: str | None = option("--time-limit TIME", "Such as 90min or 2h.", None),
+    time_limit: str | None = option("--time-limit TIME", "Such as 90min or 2h."),
     name: str = option("--name", "Of the job, for mapping and history.", ""),
     user: str = option("--user", "Who submits it.", ""),
     account: str = option("--account", "Its account.", ""),

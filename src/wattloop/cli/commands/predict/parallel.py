@@ -26,21 +26,21 @@ def plan_command(  # noqa: PLR0913 - one parameter per option
     gpus: int = option("--gpus", "How many train together.", 8),
     seq: int = option("--seq", "Tokens of a sequence.", 4096),
     global_batch: int | None = option(
-        "--global-batch", "Sequences of a step (default: about 4 million tokens).", None
+        "--global-batch", "Sequences of a step (default: about 4 million tokens)."
     ),
     objective: str = option("--objective", "Least time, energy or cost.", "time"),
     precision: str = option("--precision -p", "bf16, fp16, fp32, tf32 or fp8.", "bf16"),
     kernels: str = option("--kernels", "eager, or fused (torch.compile, Megatron-LM).", "eager"),
-    cap: float | None = option("--cap WATTS", "Power limit of each GPU, not searched.", None),
-    network: float | None = option("--network GBIT", "Gbit/s of a node towards another.", None),
+    cap: float | None = option("--cap WATTS", "Power limit of each GPU, not searched."),
+    network: float | None = option("--network GBIT", "Gbit/s of a node towards another."),
     hop: float | None = option(
-        "--hop MICROSECONDS", "Latency of a hop between GPUs (default: a few).", None
+        "--hop MICROSECONDS", "Latency of a hop between GPUs (default: a few)."
     ),
-    per_node: int | None = option("--gpus-per-node", "GPUs of a node (default: 8).", None),
-    cluster: str | None = option("--cluster FILE", "Take nodes and links from there.", None),
-    gpu_hour: float | None = option("--gpu-hour PRICE", "Of one GPU, for the cost.", None),
+    per_node: int | None = option("--gpus-per-node", "GPUs of a node (default: 8)."),
+    cluster: str | None = option("--cluster FILE", "Take nodes and links from there."),
+    gpu_hour: float | None = option("--gpu-hour PRICE", "Of one GPU, for the cost."),
     kwh: float = option("--kwh PRICE", "Of electricity, for the cost.", 0.0),
-    tokens: float | None = option("--tokens", "Of the whole training, such as 1e12.", None),
+    tokens: float | None = option("--tokens", "Of the whole training, such as 1e12."),
     top: int = option("--top", "Layouts to show.", 8, min=1),
     json_file: JsonFile = None,
 ) -> None:

@@ -43,16 +43,16 @@ def serve_command(  # noqa: PLR0913 - one parameter per option
     tp: int = option("--tp", "GPUs that share every layer (tensor parallel).", 1),
     concurrency: int = option("--concurrency", "Requests that run at the same time.", 32),
     requests_per_s: float | None = option(
-        "--requests-per-s", "Requests that arrive, in place of --concurrency.", None
+        "--requests-per-s", "Requests that arrive, in place of --concurrency."
     ),
     prompt: int = option("--prompt", "Tokens of a prompt.", 512),
     output: int = option("--output", "Tokens of an answer.", 512),
     weights: str = option("--weights", f"{', '.join(WEIGHT_BYTES)}.", "bf16"),
     engine: str = option("--engine", f"{' or '.join(ENGINES)} (the model's own passes).", "vllm"),
     cuda_graph: bool = option(
-        "--cuda-graph", "Replay decode steps of Transformers as a CUDA graph.", False
+        "--cuda-graph", "Replay decode steps of Transformers as a CUDA graph."
     ),
-    cap: float | None = option("--cap WATTS", "Power limit of each GPU.", None),
+    cap: float | None = option("--cap WATTS", "Power limit of each GPU."),
     json_file: JsonFile = None,
 ) -> None:
     """Predict latency, throughput, power and energy per token of a language model server."""

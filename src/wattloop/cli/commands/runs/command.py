@@ -76,12 +76,12 @@ class RowOptions:
 )
 def list_command(
     *,
-    name: str | None = option("--name", "Only this name; * is any text.", None),
-    status: str | None = option("--status", "running, finished, failed, killed or died.", None),
-    tag: list[str] | None = option("--tag -t KEY[=VALUE]", "Repeat for more.", None),
-    host: str | None = option("--host", "Only runs on this machine.", None),
-    job: str | None = option("--job", "Only runs of this job.", None),
-    since: str | None = option("--since WHEN", "2026-01-31, 2026-01-31T08:00, 12h or 7d.", None),
+    name: str | None = option("--name", "Only this name; * is any text."),
+    status: str | None = option("--status", "running, finished, failed, killed or died."),
+    tag: list[str] | None = option("--tag -t KEY[=VALUE]", "Repeat for more."),
+    host: str | None = option("--host", "Only runs on this machine."),
+    job: str | None = option("--job", "Only runs of this job."),
+    since: str | None = option("--since WHEN", "2026-01-31, 2026-01-31T08:00, 12h or 7d."),
     rows: RowOptions,
     given: StoreOptions,
 ) -> None:
@@ -120,7 +120,7 @@ def show_command(
     run: Run = "last",
     *,
     verbose: bool = option(
-        "--verbose -v", "Everything: energy by domain, what is missing, windows, notes.", False
+        "--verbose -v", "Everything: energy by domain, what is missing, windows, notes."
     ),
     given: StoreOptions,
 ) -> None:
@@ -152,9 +152,7 @@ def show_command(
 
 @app.command("slope", example="wattloop runs slope --name night*")
 def slope_command(
-    name: str | None = option("--name", "Only this name; * is any text.", None),
-    *,
-    given: StoreOptions,
+    name: str | None = option("--name", "Only this name; * is any text."), *, given: StoreOptions
 ) -> None:
     """Show energy over run time per device: the joules of each further second."""
     from wattloop.cli.commands.runs import view
@@ -186,19 +184,19 @@ def job_command(
     "wattloop runs export last --to mlflow",
 )
 def export_command(
-    runs: list[str] | None = argument("RUN", "Identifiers, their beginnings, or 'last'.", None),
+    runs: list[str] | None = argument("RUN", "Identifiers, their beginnings, or 'last'."),
     *,
-    every: bool = option("--all", "All runs.", False),
+    every: bool = option("--all", "All runs."),
     asked_format: str | None = option(
-        "--format -f", "csv, json, parquet or prometheus; else as FILE ends, or csv.", None
+        "--format -f", "csv, json, parquet or prometheus; else as FILE ends, or csv."
     ),
     what: str = option("--what -w", "runs, samples, signals, windows, steps or phases.", "runs"),
     output: str = option("--output -o FILE", "- is standard output.", "-"),
     to: str | None = option(
-        "--to TRACKER", "mlflow, tensorboard or wandb: steps, epochs and totals.", None
+        "--to TRACKER", "mlflow, tensorboard or wandb: steps, epochs and totals."
     ),
     into: str | None = option(
-        "--into WHERE", "With --to: its run or folder; else the one the program had open.", None
+        "--into WHERE", "With --to: its run or folder; else the one the program had open."
     ),
     given: StoreOptions,
 ) -> None:
@@ -309,7 +307,7 @@ def copy_command(
 
 @app.command("delete", example="wattloop runs delete 20260131-0800")
 def delete_command(
-    runs: Runs, *, yes: bool = option("--yes -y", "Do not ask.", False), given: StoreOptions
+    runs: Runs, *, yes: bool = option("--yes -y", "Do not ask."), given: StoreOptions
 ) -> None:
     """Delete runs with their samples. This cannot be undone."""
     from wattloop.store.runs import delete_run

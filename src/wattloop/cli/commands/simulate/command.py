@@ -52,12 +52,10 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         "--policies -p LIST",
         "Such as fifo,pollux,zeus{age_weight_per_s: 0.01}; 'all' is every one "
         "(default: the scenario's).",
-        None,
     ),
     max_delay: str | None = option(
         "--max-delay SHARE",
         "How much longer than at full power jobs may take under helios, such as 10%.",
-        None,
     ),
     seeds: Seeds = None,
     workers: Workers = None,
@@ -65,10 +63,8 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     trace: Trace = None,
     budget: Budget = None,
     changed: ScenarioOptions,
-    check: bool = option("--check", "Look after every event that all invariants hold.", False),
-    plot: str | None = file_option(
-        "--plot -o FOLDER", "Draw what came of it (SVG, PNG, HTML).", None
-    ),
+    check: bool = option("--check", "Look after every event that all invariants hold."),
+    plot: str | None = file_option("--plot -o FOLDER", "Draw what came of it (SVG, PNG, HTML)."),
     new: New = False,
     given: StoreOptions,
 ) -> None:
@@ -148,13 +144,11 @@ def _carry_out(
 def whatif_command(  # noqa: PLR0913 - one parameter per option
     scenario: str = argument("SCENARIO", "YAML file, or a shipped one by its name."),
     *,
-    replace: list[str] | None = option("--replace OLD=NEW", "Other GPUs: a100=h100.", None),
-    budget: str | None = option(
-        "--budget POWER", "Another power budget: +20kW, -10%, 4500W.", None
-    ),
-    nodes: list[str] | None = option("--nodes [GROUP=]N", "More nodes: +4, a100=+4, h100=8.", None),
+    replace: list[str] | None = option("--replace OLD=NEW", "Other GPUs: a100=h100."),
+    budget: str | None = option("--budget POWER", "Another power budget: +20kW, -10%, 4500W."),
+    nodes: list[str] | None = option("--nodes [GROUP=]N", "More nodes: +4, a100=+4, h100=8."),
     policy: str | None = option(
-        "--policy -p POLICY", "Who schedules (default: charon under a budget, zeus).", None
+        "--policy -p POLICY", "Who schedules (default: charon under a budget, zeus)."
     ),
     seeds: Seeds = None,
     workers: Workers = None,
@@ -255,7 +249,7 @@ def export_command(
     which: Which = "last",
     *,
     csv_file: str | None = file_option(
-        "--csv -o FILE", "A row per policy and seed; - is the output.", None
+        "--csv -o FILE", "A row per policy and seed; - is the output."
     ),
     given: StoreOptions,
 ) -> None:

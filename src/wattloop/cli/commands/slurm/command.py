@@ -307,7 +307,7 @@ def replay_command(  # noqa: PLR0913 - one parameter per option
         "'slurm' is Slurm's own scheduler; others steer it: slurm,zeus,charon.",
         "slurm,zeus",
     ),
-    jobs: int | None = option("--jobs N", "Only the first so many jobs.", None),
+    jobs: int | None = option("--jobs N", "Only the first so many jobs."),
     seed: int = option("--seed", "Of the scenario's jobs.", 0),
     variant: Variant = None,
     budget: Budget = None,
@@ -315,9 +315,7 @@ def replay_command(  # noqa: PLR0913 - one parameter per option
     partition: str = option("--partition NAME", "To submit to (default: Slurm's).", ""),
     interval: float = option("--interval SECONDS", "Between rounds of the driver.", 0.5),
     folder: str | None = option(
-        "--folder DIR",
-        "For notes and virtual GPUs, seen by all nodes (default: a temporary one).",
-        None,
+        "--folder DIR", "For notes and virtual GPUs, seen by all nodes (default: a temporary one)."
     ),
     json_file: JsonFile = None,
 ) -> None:

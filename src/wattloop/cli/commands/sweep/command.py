@@ -82,41 +82,35 @@ class ExecutionOptions:
 )
 def run_command(  # noqa: PLR0913 - one parameter per option
     ctx: typer.Context,
-    spec: str | None = argument("SPEC.yaml", "What to vary, and how.", None),
+    spec: str | None = argument("SPEC.yaml", "What to vary, and how."),
     *,
     cap: str | None = option(
-        "--cap VALUES", "GPU power caps: 100:260:10, 150,200 or 50%:100%:10%.", None
+        "--cap VALUES", "GPU power caps: 100:260:10, 150,200 or 50%:100%:10%."
     ),
-    clock: str | None = option("--clock VALUES", "GPU clocks in MHz.", None),
+    clock: str | None = option("--clock VALUES", "GPU clocks in MHz."),
     lever: list[str] | None = option(
-        "--lever NAME=VALUES", "Any lever, such as cpu/governor=powersave.", None
+        "--lever NAME=VALUES", "Any lever, such as cpu/governor=powersave."
     ),
-    gpus: str | None = option("--gpus LIST", "Numbers of GPUs, such as 1,2,4,8.", None),
-    kernel: list[str] | None = option(
-        "--kernel NAME[/BACKEND]", "Sweep a kernel of 'bench'.", None
-    ),
-    repeats: str | None = option(
-        "--repeats N or MIN:MAX", "Runs of each point (default: 3).", None
-    ),
-    target: str | None = option("--target PCT", "Stop repeating at this half-width, in %.", None),
-    combine: str | None = option("--combine", "grid of all levers, or each on its own.", None),
-    warmup: int | None = option("--warmup", "Runs before the first.", None),
-    cooldown: float | None = option(
-        "--cooldown DEGREES", "Wait until this near to idle warmth.", None
-    ),
-    timeout: str | None = option("--timeout TIME", "End a run after 90 or 10min.", None),
-    order: str | None = option("--order", "random or listed.", None),
-    seed: int | None = option("--seed", "Of the random order.", None),
+    gpus: str | None = option("--gpus LIST", "Numbers of GPUs, such as 1,2,4,8."),
+    kernel: list[str] | None = option("--kernel NAME[/BACKEND]", "Sweep a kernel of 'bench'."),
+    repeats: str | None = option("--repeats N or MIN:MAX", "Runs of each point (default: 3)."),
+    target: str | None = option("--target PCT", "Stop repeating at this half-width, in %."),
+    combine: str | None = option("--combine", "grid of all levers, or each on its own."),
+    warmup: int | None = option("--warmup", "Runs before the first."),
+    cooldown: float | None = option("--cooldown DEGREES", "Wait until this near to idle warmth."),
+    timeout: str | None = option("--timeout TIME", "End a run after 90 or 10min."),
+    order: str | None = option("--order", "random or listed."),
+    seed: int | None = option("--seed", "Of the random order."),
     window: str | None = option(
-        "--window NAME", "Count only wattloop.measure(NAME) in the command.", None
+        "--window NAME", "Count only wattloop.measure(NAME) in the command."
     ),
     scope: Scope = None,
-    metric: str | None = option("--metric", "What to be best at.", None),
-    k: float | None = option("--k", "For the metric eds.", None),
-    name: str | None = option("--name -n", "What it is called.", None),
-    dry_run: bool = option("--dry-run", "List every point and every write; run nothing.", False),
-    new: bool = option("--new", "Start a new sweep, even if the same one is unfinished.", False),
-    resume: bool = option("--resume", "Only resume an unfinished sweep.", False),
+    metric: str | None = option("--metric", "What to be best at."),
+    k: float | None = option("--k", "For the metric eds."),
+    name: str | None = option("--name -n", "What it is called."),
+    dry_run: bool = option("--dry-run", "List every point and every write; run nothing."),
+    new: bool = option("--new", "Start a new sweep, even if the same one is unfinished."),
+    resume: bool = option("--resume", "Only resume an unfinished sweep."),
     how: ExecutionOptions,
     given: MeterOptions,
 ) -> None:
@@ -245,7 +239,7 @@ def plan_here(spec: "SweepSpec", source: "YamlWithLines | None", settings: Setti
 
 @app.command("resume", example="wattloop sweep resume last")
 def resume_command(
-    which: str | None = argument("SWEEP", "Unless given, the last one that is unfinished.", None),
+    which: str | None = argument("SWEEP", "Unless given, the last one that is unfinished."),
     *,
     how: ExecutionOptions,
     given: StoreOptions,

@@ -55,9 +55,7 @@ def replay_command(
     ),
     train: str = option("--train FILE", "CSV: epochs to each quality."),
     problems: str | None = option(
-        "--problems FILE",
-        "CSV: target, limit and default; default: problems.csv next to --train.",
-        None,
+        "--problems FILE", "CSV: target, limit and default; default: problems.csv next to --train."
     ),
     strategy: str = option(
         "--strategy", "race, sm2, grid, random, zeus, default-cap or asha.", "race"
@@ -149,22 +147,20 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     ctx: typer.Context,
     spec: str = argument("SPEC.yaml", "Parameters, metric, limits."),
     *,
-    strategy: str | None = option("--strategy", "race, sm2, grid, random, tpe, gp, asha ...", None),
-    target: float | None = option("--target", "Quality that is good enough.", None),
+    strategy: str | None = option("--strategy", "race, sm2, grid, random, tpe, gp, asha ..."),
+    target: float | None = option("--target", "Quality that is good enough."),
     energy: Energy = None,
     time: Time = None,
     trials: Trials = None,
-    epochs: float | None = option("--epochs", "Epochs of one training at most.", None),
-    scope: str | None = option("--scope", "Energy of gpu, cpu, dram or node.", None),
+    epochs: float | None = option("--epochs", "Epochs of one training at most."),
+    scope: str | None = option("--scope", "Energy of gpu, cpu, dram or node."),
     parallel: str | None = option(
-        "--parallel GPUS",
-        "Train side by side: 2, groups such as 0,1;2,3, or ray[:SLOTSxGPUS].",
-        None,
+        "--parallel GPUS", "Train side by side: 2, groups such as 0,1;2,3, or ray[:SLOTSxGPUS]."
     ),
-    seed: int | None = option("--seed", "Of everything random.", None),
-    name: str | None = option("--name -n", "What it is called.", None),
-    new: bool = option("--new", "Start a new search, even if the same one is unfinished.", False),
-    resume: bool = option("--resume", "Only resume an unfinished search.", False),
+    seed: int | None = option("--seed", "Of everything random."),
+    name: str | None = option("--name -n", "What it is called."),
+    new: bool = option("--new", "Start a new search, even if the same one is unfinished."),
+    resume: bool = option("--resume", "Only resume an unfinished search."),
     given: MeterOptions,
 ) -> None:
     """Search, and show the best configuration.
@@ -266,9 +262,7 @@ def _show(ready: "PreparedSearch", store: "Store", json_file: str | None) -> Non
 
 @app.command("resume", example="wattloop tune resume last")
 def resume_command(
-    which: str | None = argument(
-        "[SEARCH]", "Unless given, the last one that is unfinished.", None
-    ),
+    which: str | None = argument("[SEARCH]", "Unless given, the last one that is unfinished."),
     *,
     energy: Energy = None,
     time: Time = None,
@@ -323,7 +317,7 @@ add_list_command(
 def show_command(
     which: Which = "last",
     *,
-    figures: str | None = option("--figures DIR", "Draw how sm2 went into this folder.", None),
+    figures: str | None = option("--figures DIR", "Draw how sm2 went into this folder."),
     given: StoreOptions,
 ) -> None:
     """Show the configurations of a search, the best first."""
@@ -353,12 +347,12 @@ def export_command(
     which: Which = "last",
     *,
     csv_file: str | None = file_option(
-        "--csv -o FILE", "A row per configuration; - is the output.", None
+        "--csv -o FILE", "A row per configuration; - is the output."
     ),
     optuna_file: str | None = file_option(
-        "--optuna FILE.db", "A study that optuna-dashboard opens; or FILE.log.", None
+        "--optuna FILE.db", "A study that optuna-dashboard opens; or FILE.log."
     ),
-    epochs: bool = option("--epochs", "A row per epoch: time, energy, power, metrics.", False),
+    epochs: bool = option("--epochs", "A row per epoch: time, energy, power, metrics."),
     given: StoreOptions,
 ) -> None:
     """Write every configuration as CSV (default), JSON or an Optuna study."""
@@ -386,9 +380,9 @@ def export_command(
 def final_command(
     which: str = argument("SEARCH", "Identifier, its beginning, name or 'last'.", "last"),
     *,
-    to_the_end: bool = option("--to-the-end", "Go on after the target was reached.", False),
+    to_the_end: bool = option("--to-the-end", "Go on after the target was reached."),
     from_importances: bool = option(
-        "--from-importances", "Train the best value of each parameter, not the winner.", False
+        "--from-importances", "Train the best value of each parameter, not the winner."
     ),
     given: MeterOptions,
 ) -> None:
