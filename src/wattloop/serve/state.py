@@ -4,7 +4,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from importlib import resources
@@ -46,7 +46,7 @@ from wattloop.serve.worker import ImportQueue, Worker, WorkQueue, too_busy
 from wattloop.store.database import Store
 from wattloop.store.ingest.uploads import Ingest
 from wattloop.store.journal_import import import_orphaned
-from wattloop.store.runs import TOTALS, TOTALS_BY, stored_totals
+from wattloop.store.runs import TOTALS, TOTALS_BY
 from wattloop.version import __version__
 
 # Log of refused requests: caller, request and reason; floods are counted, not written.
@@ -95,17 +95,16 @@ class StoredCounters:
     out what the first sample of a series has.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shown: dict[tuple[str, ...], dict[str, float]] | None = None
 
-    def read(self) -> list[dict[str, Any]]:
-        """Return rows as `stored_totals` does."""
+    def shown(self, ever: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return what to show of `stored_totals`."""
         rows = []
         with self._lock:
             shown = {} if self._shown is None else self._shown
-            for row in stored_totals(self._store, ever=True):
+            for row in ever:
                 key = tuple(str(row[name]) for name in TOTALS_BY)
                 now = {name: float(row[name]) for name in TOTALS}
                 if key in shown:
@@ -114,7 +113,7 @@ class StoredCounters:
                 elif self._shown is not None:
                     now = dict.fromkeys(TOTALS, 0.0)
                 shown[key] = now
-                rows.append(row | now)
+                rows.append({**row, **now})
             self._shown = shown
         return rows
 
@@ -170,7 +169,7 @@ class AppState:
         self.imports = ImportQueue(self.ingest)
         self.followed = FollowedJournals()
         self.nodes = NodeTable()
-        self.stored_counters = StoredCounters(store)
+        self.stored_counters = StoredCounters()
         self.refusals = Refusals(self.nodes)
         self._tidied_s = -math.inf
         self.templates = Environment(

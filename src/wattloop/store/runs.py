@@ -16,6 +16,7 @@ from sqlalchemy import (
     func,
     insert,
     inspect,
+    literal,
     select,
     union_all,
     update,
@@ -265,28 +266,26 @@ TOTALS_BY = ("cluster", "project", "host", "provenance")
 TOTALS = ("runs", "energy_j", "facility_j", "carbon_g")
 
 
-def stored_totals(store: Store, *, ever: bool = False) -> list[dict[str, Any]]:
-    """Return `TOTALS` of the runs by `TOTALS_BY`; None where no run has a figure.
+def stored_totals(store: Store) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return `TOTALS` by `TOTALS_BY`: of the runs, and of all that ever were, also deleted ones.
 
-    What another run counts, what runs within a run measured and what is not believed is left out.
-
-    Args:
-        store: of which runs.
-        ever: include runs that were deleted; then a figure without a value is zero.
+    A figure that no run has is None, or zero of all that ever were. What another run counts, what
+    runs within a run measured and what is not believed is left out.
     """
     with store.reading() as connection:
-        query: Select[Any] = _totals()
+        query: Any = _totals().add_columns(literal(0).label("deleted"))
         # a store that cannot be written may be older than the table
-        if ever and (not store.read_only or inspect(connection).has_table(deleted_totals.name)):
+        if not store.read_only or inspect(connection).has_table(deleted_totals.name):
             # one statement sees a run either here or there
-            both = union_all(query, select(deleted_totals)).subquery()
-            sums = [func.sum(both.c[name]).label(name) for name in TOTALS]
-            by = [both.c[name] for name in TOTALS_BY]
-            query = select(*by, *sums).group_by(*by)
+            query = union_all(query, select(deleted_totals, literal(1)))
         found = [dict(row) for row in connection.execute(query).mappings()]
-    if ever:
-        found = [{**row, **{name: row[name] or 0.0 for name in TOTALS}} for row in found]
-    return found
+    now = [row for row in found if not row.pop("deleted")]
+    ever: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in found:
+        by = {name: row[name] for name in TOTALS_BY}
+        known = ever.setdefault(tuple(by.values()), by | dict.fromkeys(TOTALS, 0.0))
+        known |= {name: known[name] + (row[name] or 0.0) for name in TOTALS}
+    return now, list(ever.values())
 
 
 def _totals(*conditions: ColumnElement[bool]) -> Select[Any]:

@@ -85,7 +85,8 @@ def _stored(state: AppState) -> Iterator[MetricFamily]:
         ("wattloop_stored_facility_energy_joules_total", "facility_j", f"From the grid, {ever}"),
         ("wattloop_stored_carbon_grams_total", "carbon_g", f"Emissions, {ever}"),
     )
-    now, counters = stored_totals(state.store), state.stored_counters.read()
+    now, ever_stored = stored_totals(state.store)
+    counters = state.stored_counters.shown(ever_stored)
     for family, figure, text in families:
         samples = [
             MetricSample({name: str(row[name]) for name in TOTALS_BY}, float(row[figure]))
