@@ -92,7 +92,7 @@ steps = st.lists(
     st.tuples(
         st.sampled_from(["begin", "end", "silent", "back", "time"]),
         st.integers(0, 3),
-        st.floats(0.01, 400.0),
+        st.floats(1e-8, 1e-3) | st.floats(0.01, 400.0),
         st.booleans(),
     ),
     max_size=40,
