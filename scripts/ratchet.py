@@ -1,4 +1,4 @@
-"""Sizes and names of the tree that may only shrink: `make ratchet` fails when one of them grows.
+"""Sizes and names of the tree that may only shrink: `make ratchet` fails when one grows.
 
 The limits are in `[tool.wattloop.ratchet]` of pyproject.toml. Lower a limit when the tree is
 below it.
@@ -9,7 +9,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -25,10 +25,10 @@ def main() -> int:
         "ratchet"
     ]
     found = measure_tree()
-    print(f"{'what':<34} {'now':>8} {'limit':>8}")
+    print(f"{'what':<37} {'now':>8} {'limit':>8}")
     for name, value in found.items():
         mark = "  grew" if value > limits[name] else ""
-        print(f"{name.replace('_', ' '):<34} {value:>8} {limits[name]:>8}{mark}")
+        print(f"{name.replace('_', ' '):<37} {value:>8} {limits[name]:>8}{mark}")
     grown = [name for name, value in found.items() if value > limits[name]]
     if grown:
         print(
@@ -51,16 +51,22 @@ def measure_tree() -> Mapping[str, int]:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    tests = [path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
     return {
         "modules": len(modules),
         "lines": sum(text.count("\n") for text in texts.values()),
         "fullest_folder": max(folders.values()),
         "modules_under_60_lines": sum(texts[path].count("\n") < 60 for path in modules),
         "class_names_with_several_meanings": sum(count > 1 for count in classes.values()),
-        "banned_words_in_src": sum(len(BANNED.findall(text)) for text in texts.values()),
-        "banned_words_in_docs": sum(len(BANNED.findall(page.read_text("utf-8"))) for page in pages),
+        "banned_words_in_src": count_banned_words(texts),
+        "banned_words_in_docs": count_banned_words(pages),
+        "banned_words_in_tests_and_benchmarks": count_banned_words(tests),
         "readme_lines": (ROOT / "README.md").read_text("utf-8").count("\n"),
     }
+
+
+def count_banned_words(files: Iterable[Path]) -> int:
+    return sum(len(BANNED.findall(file.read_text("utf-8"))) for file in files)
 
 
 if __name__ == "__main__":

@@ -20,3 +20,13 @@ def test_the_ratchet_fails_when_the_tree_grows(monkeypatch, capsys) -> None:  # 
     monkeypatch.setitem(script["main"].__globals__, "measure_tree", lambda: found)
     assert script["main"]() == 1
     assert "grew" in capsys.readouterr().out
+
+
+def test_the_ratchet_counts_banned_words_in_files(tmp_path: Path) -> None:
+    """Listed words and phrases count in any case; other words that contain them do not."""
+    script = runpy.run_path(str(ROOT / "scripts" / "ratchet.py"))
+    file = tmp_path / "test_x.py"
+    file.write_text(
+        '"""No' + "body knows; it is no" + ' fault. It is no longer besides, NOBODY_UID."""\n'
+    )
+    assert script["count_banned_words"]([file, file]) == 4
