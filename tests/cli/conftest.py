@@ -48,7 +48,7 @@ class Machine:
         return warm_start.run(command, env=environment, cwd=self.folder, text=False)
 
     def on_terminal(self, *words: str, columns: int = 80) -> str:
-        """What a person at a terminal of so many columns sees on standard output."""
+        """Return the standard output that a user at a terminal of so many columns sees."""
         ours, theirs = os.openpty()
         environment = {**self.environment, "COLUMNS": str(columns), "TERM": "xterm"}
         subprocess.run(
@@ -61,7 +61,7 @@ class Machine:
 
 
 def without_escapes(text: str) -> str:
-    """What a terminal shows, without colours."""
+    """Return the text of a terminal, without colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 

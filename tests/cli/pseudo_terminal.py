@@ -23,7 +23,7 @@ COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;[0-
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a command sent to its terminal.
+    """Output of a command to its terminal.
 
     Args:
         code: its exit code.

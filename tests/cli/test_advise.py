@@ -82,7 +82,7 @@ def test_a_run_that_cannot_be_judged_says_why(
 def test_a_run_without_readings_is_not_called_free_of_waste(
     place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Promise: where every rule lacks its data, that is said."""
+    """Promise: where every rule lacks its data, the output says so."""
     with open_store(place) as store:
         insert_run(store, replace(find_run(store, "healthy"), run_id="total"))  # no samples
     assert main(["advise", "total"]) == 0
@@ -97,7 +97,7 @@ def test_a_run_without_readings_is_not_called_free_of_waste(
 def test_a_name_is_the_newest_run_called_so_but_never_to_delete(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Promise: what people called a run finds it; what removes runs takes identifiers only."""
+    """Promise: a user's name finds the run; commands that delete accept identifiers only."""
     assert main(["advise", "train", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["run_id"] in ("healthy", "wasteful")
     assert main(["runs", "show", "train"]) == 0
@@ -108,7 +108,7 @@ def test_a_name_is_the_newest_run_called_so_but_never_to_delete(
 def test_the_summary_of_a_run_has_the_best_advice(
     place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Promise: when a run of 20 s and more is kept, at most two lines and where the rest is."""
+    """Promise: for a stored run of 20 s and more, at most two lines and where the rest is."""
     with open_store(place) as store:
         from wattloop.store.runs import find_run
 

@@ -45,7 +45,9 @@ def test_a_wrong_file_is_said_with_its_line(
 
 
 def test_an_agent_measures_says_so_and_ends_in_good_order(machine: Machine) -> None:
-    """Started, asked for its status, told to end; a second one in the same folder is refused."""
+    """It starts, answers a status request and ends on request; a second one in its folder is
+    refused.
+    """
     config = machine.folder / "agent.yaml"
     config.write_text(f"folder: {machine.folder}/{{node}}\ninterval_s: 0.2\n")
     words = ("--config", str(config), "--node", "n1")

@@ -1,4 +1,4 @@
-"""Promises of `wattloop agent deliver`: what waits is sent, and what cannot be is said."""
+"""Promises of `wattloop agent deliver`: waiting journals are sent, and failures are reported."""
 
 import json
 import signal
@@ -75,7 +75,9 @@ def test_server_that_never_answers_is_given_up_with_a_message(
 def test_journal_without_an_end_does_not_keep_the_command_waiting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An agent may go on with it for ten minutes; a person with `--once` is told, and not kept."""
+    """An agent may continue it for ten minutes; a user with `--once` is told so, and does not
+    wait.
+    """
     folder = tmp_path / "agent" / NODE / "journals"
     folder.mkdir(parents=True)
     begin(folder, "20260101-000000-aaaaaa", samples=3).close()

@@ -199,7 +199,7 @@ def test_a_stored_search_is_analysed(folder, capsys):
 
 
 def test_rows_of_different_epochs_are_compared_by_the_epoch(folder, capsys):
-    """What a search gave up early did not save energy."""
+    """A run that a search stopped early did not save energy."""
     stored_search(folder)
     code, out, err = run(capsys, "importance", "mine", "--method", "variance")
     assert code == 0, err

@@ -27,7 +27,7 @@ def bound_by_permissions() -> list[str]:
         return []
     setpriv = shutil.which("setpriv")
     if setpriv is None:
-        pytest.skip("root reads and writes everything, and there is no setpriv to change that")
+        pytest.skip("root reads and writes everything, and setpriv is missing")
     return [setpriv, "--bounding-set=-dac_override,-dac_read_search"]
 
 
@@ -37,7 +37,9 @@ def measured(
     during: Callable[[], object] | None = None,
     **variables: str,
 ) -> dict[str, Any]:
-    """What is found of a program that runs `seconds` and longer, with `during` called half-way."""
+    """Return the results for a program that runs `seconds` and longer, with `during` called
+    half-way.
+    """
     out, stop = machine.folder / "out.json", machine.folder / "stop"
     loop = f"echo up; until [ -e {stop} ]; do sleep 0.05; done; exit {EXIT_CODE}"
     words = ("run", "--json", str(out), "-i", "0.02", "--", "sh", "-c", loop)
@@ -155,7 +157,7 @@ def test_counter_that_is_no_use(tmp_path: Path, content: bytes, reason: str) -> 
 
 
 def test_program_that_exits_at_once(machine: Machine) -> None:
-    """A few milliseconds are measured as well as they can be, and the sensor's limit is said."""
+    """A few milliseconds are measured as well as possible, and the sensor's limit is reported."""
     out = machine.folder / "out.json"
     begin_s = time.monotonic()
     assert machine.wattloop("run", "--json", str(out), "--", "true").returncode == 0

@@ -25,7 +25,7 @@ def test_without_a_gpu_it_says_what_to_do(
 
 
 def test_without_torch_it_names_the_command(here: Machine) -> None:
-    """A machine without torch is told how to get it."""
+    """A user without torch is told how to get it."""
     blocked = here.folder / "torch.py"
     blocked.write_text("raise ImportError('none')")
     path = f"{here.folder}:{here.environment['PYTHONPATH']}"
@@ -67,7 +67,7 @@ def test_a_second_run_goes_on_with_the_first(
 def test_bad_options_are_told(
     here: Machine, capsys: pytest.CaptureFixture[str], words: list[str], told: str
 ) -> None:
-    """Which option, and what it takes."""
+    """The message names the option and its valid values."""
     assert main(["calibrate", "collect", *words]) == 2
     assert told in capsys.readouterr().err
 
@@ -100,7 +100,7 @@ def test_a_host_without_a_gpu_is_not_measured(
 def test_a_speed_is_told_with_the_constants_it_holds_for(
     here: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With constants of one's own, the command to go on with names them."""
+    """With the user's own constants, the suggested command names them."""
     found = HostSpeed(0.8, 0.75, 0.81, {"net 8 fp32": 0.010}, {"net 8 fp32": 0.008})
     report(found, "h200", None, "host.json")
     assert "predict --gpu h200 --host-speed 0.80 ..." in capsys.readouterr().err

@@ -93,7 +93,7 @@ def test_evaluate_writes_every_field(tmp_path):
     ],
 )
 def test_bad_input_is_refused_with_exit_code_2(tmp_path, words, message, capsys):
-    """Promise: what is wrong, exit code 2, no traceback."""
+    """Promise: the error, exit code 2, and no traceback."""
     table(tmp_path)
     assert main(["cap", *words]) == 2
     said = capsys.readouterr().err
@@ -126,7 +126,7 @@ def test_find_runs_the_command_per_probe_and_puts_the_caps_back(tmp_path, capsys
 
 
 def test_runs_that_are_stated_noisy_may_be_one_per_cap(tmp_path, capsys):
-    """Promise: with --noise 5 the limit is one run per cap; who goes on after four says why."""
+    """Promise: with --noise 5 the limit is one run per cap; a run beyond four says why."""
     job = [*TRAIN, "--steps", "60", "--time-scale", "90"]
     words = ["--metric", "ed2p", "--caps", "400:700:50", "--noise", "5", "--json", "r.json"]
     assert main(["cap", "find", *words, "--", *job]) == 0
@@ -140,7 +140,7 @@ def test_runs_that_are_stated_noisy_may_be_one_per_cap(tmp_path, capsys):
 
 
 def test_a_window_of_the_command_may_be_all_that_counts(tmp_path, capsys):
-    """Promise: with `--window` loading is not in the times; a window that is not there is told."""
+    """Promise: with `--window` loading is not in the times; a missing window is reported."""
     (tmp_path / "job.py").write_text(
         "import pathlib, time, wattloop\n"
         "time.sleep(1)\n"
@@ -190,7 +190,7 @@ def test_the_same_command_goes_on_unless_it_is_to_begin_anew(capsys):
 
 
 def test_a_search_that_another_process_runs_is_only_refused(capsys):
-    """Promise: nothing is said of going on with what cannot be gone on with."""
+    """Promise: no message suggests continuing a search that cannot be continued."""
     assert main(["cap", "find", "--", "false"]) == 2
     capsys.readouterr()
     with open_store(settings_from(os.environ).store_location) as store:
@@ -232,7 +232,7 @@ def test_a_gpu_lost_in_mid_run_is_no_saving(tmp_path, capsys):
         "for gpu in shared_gpus(2): gpu.load(1.0, memory=0.3)\n"
         "time.sleep(0.5)\n"
     )
-    # that run is of no use, so it is not one of those that are kept
+    # that run is useless, so it is not stored
     assert main(words) == 0
     assert "going on with" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Promises of `wattloop card`, kept by real processes on a machine of 50 W."""
+"""Promises of `wattloop card`, tested by real processes on a machine of 50 W."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Promises of `wattloop check`, kept by real processes."""
+"""Promises of `wattloop check`, tested by real processes."""
 
 import json
 

@@ -126,7 +126,7 @@ def test_bash_replaces_what_follows_a_colon(
 def test_a_name_is_offered_once_and_one_with_spaces_not_at_all(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Promise: what the shell inserts is one word that `runs show` takes."""
+    """Promise: the shell inserts one argument that `runs show` accepts."""
     answer = completed("bash", "wattloop runs show ", monkeypatch, capsys)
     assert answer.split("\n") == ["last", "morning", "night", ""]
 
@@ -165,7 +165,7 @@ def test_completion_imports_nothing_heavy(line: str, store: Path) -> None:
 def test_the_script_names_the_program(
     shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Promise: what `--show-completion` installs calls this program with its variable."""
+    """Promise: the script of `--show-completion` calls this program with its variable."""
     monkeypatch.setenv("_WATTLOOP_COMPLETE", f"source_{shell}")
     assert main([]) == 0
     script = capsys.readouterr().out

@@ -26,7 +26,7 @@ CONTROLS = {chr(n) for n in (*range(0x20), *range(0x7F, 0xA0), 0x202E)} - {"\n",
 
 
 def _in_terminal(*words: str) -> str:
-    """What a pseudo-terminal receives of a verb."""
+    """Return the bytes that a verb sends to a pseudo-terminal."""
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "wattloop", *words]
     process = subprocess.Popen(command, stdout=follower, stderr=follower, stdin=follower)

@@ -54,7 +54,7 @@ def test_a_sound_machine_passes(capsys: pytest.CaptureFixture[str], machine: Pat
 
 
 def test_a_sensor_that_may_not_be_read_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    """Promise: without RAPL the CPU is estimated; the reason and the remedy are told."""
+    """Promise: without RAPL the CPU is estimated, with the reason and the remedy."""
     code, found = checked(capsys)
     assert (code, found["cpu"]["state"]) == (0, "warn")
     assert "no energy zone" in found["cpu"]["text"]
@@ -72,7 +72,7 @@ def test_virtual_gpus_are_listed(
 
 
 def test_a_wrong_setting_is_named(capsys: pytest.CaptureFixture[str], machine: Path) -> None:
-    """Promise: the file, the setting and the allowed values are told; exit code 1."""
+    """Promise: the error names the file, the setting and the allowed values; exit code 1."""
     (machine / "wattloop.yaml").write_text("interval_s: never\n")
     code, found = checked(capsys)
     assert (code, found["config"]["state"]) == (1, "fail")

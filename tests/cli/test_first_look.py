@@ -1,4 +1,4 @@
-"""Five questions of a reader who is new to the command line: one command each."""
+"""Promises to a new user of the command line: five questions, one command each."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_the_help_names_the_verb_of_each_question(
     verb: str, word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader who knows the question finds the verb in `wattloop --help`."""
+    """A user who knows the question finds the verb in `wattloop --help`."""
     monkeypatch.setenv("COLUMNS", "200")
     lines = [line.strip("│ ") for line in printed(["--help"], capsys)]
     (line,) = (line for line in lines if line.startswith(f"{verb} "))

@@ -1,4 +1,4 @@
-"""Promises of `wattloop set` and `wattloop restore`: exit codes, words, and everything put back."""
+"""Promises of `wattloop set` and `wattloop restore`: exit codes, messages, and restored levers."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def test_set_for_the_time_of_a_program(rig: Rig) -> None:
 
 
 def test_set_json(rig: Rig) -> None:
-    """What was set, what it was, every write, and the exit code."""
+    """It has the new value, the earlier one, every write, and the exit code."""
     out = rig.folder / "set.json"
     rig.wattloop("set", "--json", str(out), f"{LIMIT}=100 W", *show(rig))
     data = json.loads(out.read_text())
@@ -119,7 +119,7 @@ def test_machine_without_any_lever(tmp_path: Path, rig: Rig) -> None:
 
 
 def test_no_permission(rig: Rig, stub: StubNvml) -> None:
-    """The driver's refusal is said with what would allow it; exit code 2; nothing is left."""
+    """The driver's refusal comes with the remedy; exit code 2; no setting stays."""
     stub.inject(0, "forbidden", calls=Call.SET)
     done = rig.wattloop("set", "gpu:0/power_limit=300", *show(rig))
     assert done.returncode == 2
@@ -129,7 +129,7 @@ def test_no_permission(rig: Rig, stub: StubNvml) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_no_permission_of_a_plain_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user who may not write the file gets the command that would allow it; exit code 2."""
+    """A user who may not write the file gets the command that grants it; exit code 2."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         PowercapTree(Path(folder) / "sys").add_package(0, max_power_w=200, limit_w=150)
@@ -168,7 +168,7 @@ def test_set_puts_back_when_it_is_killed(rig: Rig, number: signal.Signals) -> No
     process.wait(120)
     assert eventually(lambda: rig.limit_w() == 150 and not rig.journals())
     if number == signal.SIGKILL:
-        os.killpg(process.pid, signal.SIGKILL)  # the program goes on without us
+        os.killpg(process.pid, signal.SIGKILL)  # the program continues without Wattloop
     process.stdout.close()
 
 
@@ -234,7 +234,7 @@ def test_restore_finds_devices_as_their_owner_did(rig: Rig) -> None:
 
 
 def test_restore_that_fails_ends_with_1(rig: Rig) -> None:
-    """What could not be restored is named, kept, and restored when it is back."""
+    """A lever that could not be restored is named, stays in the journal, and is restored later."""
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
     owner.kill()
     owner.wait()
@@ -269,7 +269,7 @@ def test_restore_force_and_forget(rig: Rig) -> None:
 def test_virtual_gpus_that_are_in_use_say_how_to_have_others(
     tmp_path: Path, file: str, code: int
 ) -> None:
-    """Two people on one account: the second is told of WATTLOOP_VIRTUAL_STATE, and it helps."""
+    """Of two people on one account, the second is told of WATTLOOP_VIRTUAL_STATE, and it helps."""
     own = virtual_environment(tmp_path)
     path = f"{SRC}{os.pathsep}{own.pop('SITE')}"
     kept = without("WATTLOOP", "XDG")

@@ -121,7 +121,7 @@ def test_every_verb_has_help(here: Machine, verb: str, capsys: pytest.CaptureFix
     ],
 )
 def test_the_shell_completes_verbs_and_options(bare: Machine, line: str, wanted: set[str]) -> None:
-    """What `wattloop --install-completion` asks of us at every press of TAB."""
+    """The script of `wattloop --install-completion` calls the program at every press of TAB."""
     asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
     done = bare.wattloop(_WATTLOOP_COMPLETE="complete_bash", **asked)
     assert (set(done.stdout.decode().split()), done.stderr) == (wanted, b"")

@@ -14,7 +14,7 @@ from wattloop.testing.journals import ended, header, root_window, write_journal
 
 
 def shown(columns: int, *table: Any, spare: Sequence[str] = ()) -> str:
-    """What a terminal of so many columns shows of a table."""
+    """Return a table as a terminal of so many columns shows it."""
     screen = io.StringIO()
     screen.isatty = lambda: True  # type: ignore[method-assign]  # a terminal that remembers
     with pytest.MonkeyPatch.context() as patch:
@@ -132,7 +132,7 @@ def test_runs_with_something_missing_are_whole_on_80_columns(bare: Machine) -> N
 
 @pytest.mark.parametrize("columns", [24, 40, 60])
 def test_a_number_is_never_cut_in_two(columns: int) -> None:
-    """What does not fit follows in a block below, under the first column again."""
+    """Columns that do not fit follow in a block below, under the first column again."""
     headers = ("parameter", "coefficient", "standard error", "t", "rows")
     text = shown(columns, headers, [("lr_0.1", "-0.020001", "0.004714", "-4.243", "123456")])
     for number in ("-0.020001", "0.004714", "-4.243", "123456"):

@@ -84,7 +84,7 @@ def test_bars_have_names_and_values(screen: None) -> None:
 
 
 def test_a_heat_map_is_refused_with_a_reason() -> None:
-    """Promise: what a terminal cannot show is named, not drawn wrongly."""
+    """Promise: a figure that a terminal cannot show is refused, not drawn wrongly."""
     cells = mark("rect", rows=[{"a": "1", "b": "2", "z": 3.0}], x="a:N", y="b:N", color="z:Q")
     with pytest.raises(NotDrawable, match="rect"):
         render_chart(styled(cells, "Matrix", ""), 60)

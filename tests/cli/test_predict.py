@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_a_warning(files: Path, capsys: pytest.CaptureFixtu
 def test_a_model_is_traced_kept_and_predicted_without_torch(
     files: Path, here: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was traced here answers the same where torch cannot even be imported."""
+    """A stored trace answers the same where torch cannot be imported."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     traced = predicted("--model", "models.py:mlp", "--save-workload", "mlp.json")
     err = capsys.readouterr().err
@@ -190,7 +190,7 @@ def test_a_model_is_traced_kept_and_predicted_without_torch(
 def test_a_second_question_about_a_known_model_loads_no_torch(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The trace of `hf:NAME` is kept in the user's cache, under all that determines it."""
+    """The trace of `hf:NAME` is in the user's cache, under all its determinants."""
     pytest.importorskip("transformers", reason="Transformers is not installed")
     config = {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 100}
     Path("config.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""Promises of `wattloop predict job`: what is believed of a job, on every placement, and why."""
+"""Promises of `wattloop predict job`: a job's estimate on every placement, with its sources."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_the_answer_is_that_of_the_service(here: Machine) -> None:
 
 
 def test_rules_and_refusals_are_told(here: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where a belief comes from, and what was not believed."""
+    """The output names the source of an estimate, and rejected statements."""
     Path("jobs.yaml").write_text(
         "rules: [{name: 'res*', job: {model: resnet-50, precision: tf32, batch: 64, samples: 9}}]"
     )

@@ -147,7 +147,7 @@ def test_mistake_in_the_environment_names_the_variable(
 
 
 def test_unknown_zone_is_said(machine: Machine) -> None:
-    """Who asks for carbon gets it, or the reason why not; the program has run all the same."""
+    """A user who asks for carbon gets it or the reason; the program has run all the same."""
     done = machine.wattloop("run", "--zone", "GER", "--", "sh", "-c", "exit 3")
     assert done.returncode == 3
     assert b"warning: no carbon: no carbon intensity for zone 'GER'" in done.stderr
@@ -247,7 +247,7 @@ def test_quiet_prints_nothing(machine: Machine) -> None:
 
 
 def test_json_that_cannot_be_written_is_a_warning(machine: Machine) -> None:
-    """The program has ended by then: its exit code stays, and the run is kept all the same."""
+    """The program has ended by then: its exit code stays, and the run is stored all the same."""
     done = machine.wattloop("run", "--json", "/dev/full", "--", "sh", "-c", "exit 3")
     assert done.returncode == 3
     assert b"--json /dev/full: cannot be written" in done.stderr
@@ -294,7 +294,7 @@ def test_killed_program_is_marked(machine: Machine) -> None:
 
 
 def test_killing_wattloop_leaves_the_program_and_a_died_run(machine: Machine) -> None:
-    """kill -9 of wattloop: the program goes on, and the next run folds the dead one."""
+    """kill -9 of wattloop: the program continues, and the next run imports the crashed one."""
     mark = machine.folder / "mark"
     process = subprocess.Popen(
         machine.command("run", "--", "sh", "-c", f"echo up; read go; touch {mark}"),
@@ -380,7 +380,7 @@ if __name__ == "__main__":
 def test_workers_that_end_with_their_program_are_not_left_running(
     bare: Machine, library: str, program: str
 ) -> None:
-    """A pool's workers and its resource tracker end by themselves: nothing is said of them."""
+    """A pool's workers and its resource tracker end by themselves, and are not reported."""
     pytest.importorskip(library)
     (bare.folder / "pool.py").write_text(program)
     done = bare.wattloop("run", "--json", "r.json", "--", sys.executable, "pool.py")

@@ -323,7 +323,7 @@ def test_compare_shows_the_cost_of_a_step(two: Path, capsys: pytest.CaptureFixtu
 def test_compare_with_a_run_of_almost_no_energy_can_be_read(
     two: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """How many times as much instead of per cent; JSON keeps the exact number."""
+    """A factor instead of percent; JSON has the exact number."""
     folder = journal_directory(str(two))
     idle = header("20270114-080000-cccccc", name="idle", started_wall_s=1_799_900_000.0)
     write_journal(folder, idle["run_id"], head=idle, end=ended(root_window(gpu_j=2.0)))

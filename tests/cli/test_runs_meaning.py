@@ -1,4 +1,4 @@
-"""What `runs show` and `runs slope` tell of a run's joules."""
+"""Promises of `runs show` and `runs slope`: they explain a run's joules."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def result(duration_s: float, energy_j: float) -> WindowResult:
 
 
 def test_efficiency_under_a_cap_says_against_what() -> None:
-    """The stored account of a capped GPU is told with the limit it is measured against."""
+    """The stored account of a capped GPU names the limit that it refers to."""
     told = "\n".join(meaning_lines(account(result(10.0, 2_850.0), Settings()).to_dict()))
     assert "efficiency   gpu:0: 0.95 high (of 300 W: enforced power limit 300 W of 700 W" in told
     assert "insight" in told

@@ -23,7 +23,7 @@ def fill(machine: Machine, *records: Any) -> None:
 
 
 def test_no_store_and_no_saver(here: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    """Promise: an empty store is said, with a command to begin, and is not an error."""
+    """Promise: an empty store is reported with a first command, and is not an error."""
     assert main(["savings"]) == 0
     assert "no runs yet" in capsys.readouterr().err
     assert not here.store.exists()

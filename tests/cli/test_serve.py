@@ -170,7 +170,7 @@ def test_secret_from_a_file_or_standard_input_is_not_in_the_list_of_processes(
 def test_secret_on_the_command_line_is_warned_of_and_a_readable_file_refused(
     here: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: the old option works, and says who sees it."""
+    """Promise: the old option works, and warns that other users can read it."""
     assert main(["serve", "--host", "no.such.host.invalid", "--token", "x"]) == 2
     assert "warning: --token: anybody who lists the processes" in capsys.readouterr().err
     secret = here.folder / "secret"

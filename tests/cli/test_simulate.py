@@ -26,7 +26,7 @@ FIELDS = (
 
 @pytest.fixture
 def scenario(here: Machine, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small scenario in the working directory; what is predicted for it is kept for all tests."""
+    """A small scenario in the working directory; its predictions are cached for all tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
     path = here.folder / "tiny.yaml"
     path.write_text(TINY)
@@ -43,7 +43,7 @@ WORDS = ("list", "show", "export", "scenarios", "policies", "init")
 
 
 def read(path: str) -> Any:
-    """What a JSON file holds."""
+    """Return the content of a JSON file."""
     return json.loads(Path(path).read_text())
 
 
@@ -153,7 +153,7 @@ def test_jobs_that_can_never_run_are_reported_with_the_reason(
 def test_a_policy_that_asks_for_the_impossible_is_named(
     scenario: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it asked for is refused, and the first refusal is quoted."""
+    """The action is refused, and the first refusal is quoted."""
     Path("own.py").write_text(FAILING)
     assert simulate("tiny.yaml", "--policies", "own.py:Eager,fifo", "--seeds", "1") == 0
     assert "impossible actions refused; the first: at" in capsys.readouterr().err
@@ -291,7 +291,9 @@ def test_a_typo_in_a_scenario_is_named_with_its_line(
 
 
 def test_ctrl_c_keeps_what_has_ended(bare: Machine) -> None:
-    """A real process with two workers, interrupted: exit code 130, the same command goes on."""
+    """A real process with two workers, interrupted: exit code 130, and the same command
+    continues.
+    """
     (bare.folder / "tiny.yaml").write_text(TINY)
     words = ("simulate", "tiny.yaml", "--policies", "fifo", "--seeds", "0..499")
     started = subprocess.Popen(

@@ -34,7 +34,7 @@ def run(lab: SlurmLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 def test_a_dry_run_prints_the_commands_and_runs_none(
     run, lab: SlurmLab, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it shows is what a driver would run, and the job is as it was."""
+    """The commands are those of a driver, and the job does not change."""
     ours = ("ReservationName=maintenance", "StartTime=now", "Duration=5", "Nodes=n1")
     lab.run("scontrol", "create", "reservation", *ours, "Users=daemon")
     job = lab.submit("sleep 30", "--gres=gpu:1", "--time=1")

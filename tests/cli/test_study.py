@@ -1,4 +1,4 @@
-"""Promises of `wattloop study` as a process: the next step is told, faults are sentences."""
+"""Promises of `wattloop study` as a process: it names the next step, and errors are sentences."""
 
 import json
 from pathlib import Path

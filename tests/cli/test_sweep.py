@@ -208,7 +208,7 @@ def test_a_dry_run_lists_points_and_writes_and_does_nothing(
 def test_bad_input_is_said_with_exit_code_2(
     inside: Machine, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
-    """What, where and what next; never a traceback."""
+    """The error has the place and the remedy, and never a traceback."""
     (inside.folder / "typo.yaml").write_text("name: x\nrepeets: 3\n")
     assert main(words) == 2
     error = capsys.readouterr().err

@@ -118,7 +118,7 @@ def _write_curve(path: Path) -> None:
 def shown(
     node: Machine, words: str, setting: Setting, answer: str = "", interrupt_after: str = ""
 ) -> Shown:
-    """Run `wattloop` in such a terminal; nothing it prints is a fault of ours."""
+    """Run `wattloop` in such a terminal, and check that its output has no error."""
     command = node.command(*words.split())
     return started(node, command, setting, answer, interrupt_after)
 
@@ -260,7 +260,7 @@ for verb, words in json.loads(sys.argv[1]).items():
 
 @pytest.fixture(scope="module")
 def in_one_process(node: Machine) -> Callable[[Setting], dict[str, Shown]]:
-    """What all verbs show in a terminal, one after another in one process."""
+    """Return the output of all verbs in a terminal, one after another in one process."""
 
     @functools.cache
     def show(setting: Setting) -> dict[str, Shown]:
@@ -364,7 +364,7 @@ def test_a_mistake_is_told_in_every_terminal(node: Machine, setting: Setting) ->
 
 
 def test_data_in_a_file_stays_there_while_a_bar_is_drawn(node: Machine) -> None:
-    """Promise: what a training in this process prints does not move to standard error."""
+    """Promise: the output of a training in this process does not move to standard error."""
     (node.folder / "bar.py").write_text(
         "from wattloop.cli.progress import counted\n"
         "with counted('waiting [/b]', 2) as bar:\n    bar.advance()\n    print('data')\n"

@@ -220,7 +220,7 @@ def test_a_limit_stops_it_and_a_higher_one_goes_on(here, capsys):
 
 
 def test_raised_limits_hold_for_whoever_goes_on_later(here, capsys):
-    """Promise: a limit given once when going on need not be given again."""
+    """Promise: a limit that was given when continuing need not be given again."""
     assert main(["tune", "run", "s.yaml", "--trials", "1", *COMMAND]) == 0
     slow = TRAIN.replace("0.02", "0.02 if lr == 0.1 else 60")
     (here / "train.py").write_text(slow)
@@ -318,7 +318,7 @@ def test_killed_it_goes_on_and_pays_for_nothing_twice(here, capsys):
     ],
 )
 def test_bad_input_is_refused(here, capsys, spec, command, said):
-    """Promise: what is wrong, where and what next; a code that tells it from success."""
+    """Promise: the error, its place, the remedy, and a distinct exit code."""
     (here / "s.yaml").write_text(spec)
     assert main(["tune", "run", "s.yaml", *command]) in (2, 127)
     error = capsys.readouterr().err
@@ -339,7 +339,7 @@ def test_a_metric_that_is_nan_is_recorded(here, capsys):
 
 
 def test_a_search_in_which_everything_fails_has_failed(here, capsys):
-    """Promise: a script that goes on with the winner is told that there is none, and why."""
+    """Promise: a script that uses the winner learns that there is none, and why."""
     (here / "train.py").write_text("raise SystemExit('no data')\n")
     assert main(["tune", "run", "s.yaml", *COMMAND]) == 1
     told = capsys.readouterr()
@@ -348,7 +348,7 @@ def test_a_search_in_which_everything_fails_has_failed(here, capsys):
 
 
 def test_a_cap_that_may_not_be_set_is_left_out(here, capsys):
-    """Promise: the search goes on without it, and says why."""
+    """Promise: the search continues without it, and says why."""
     (here / "s.yaml").write_text(SPEC + "hardware: {power_limit: [300, 500]}\n")
     assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
     told = capsys.readouterr()
@@ -402,7 +402,7 @@ def test_the_winner_of_trainings_side_by_side_is_measured_on_as_many_gpus(
 
 
 def test_a_search_on_a_cluster_is_not_compared_in_silence(here, capsys):
-    """Promise: winner and default of a search on Ray are both trained here, and that is said."""
+    """Promise: winner and default of a search on Ray are trained here, and the output says so."""
     assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
     with open_store(here / "runs.db") as store:  # as if workers of Ray had trained
         search = find_experiment(store, "last")
@@ -418,7 +418,7 @@ def test_a_search_on_a_cluster_is_not_compared_in_silence(here, capsys):
 
 
 def test_a_search_that_could_not_begin_is_not_gone_on_with(here, capsys):
-    """Promise: GPUs or a program that are not there are said, and the next try is a new search."""
+    """Promise: missing GPUs or programs are reported, and the next try is a new search."""
     assert main(["tune", "run", "s.yaml", "--parallel", "2", *COMMAND]) == 2
     assert "gpu:0 is not read here" in capsys.readouterr().err
     assert main(["tune", "resume"]) == 2

@@ -78,7 +78,7 @@ def test_a_problem_that_is_left_out_is_named(tmp_path, capsys):
     ],
 )
 def test_bad_input_ends_with_2(tmp_path, words, said, capsys):
-    """What is wrong and what to do, never a traceback."""
+    """The error and the remedy, never a traceback."""
     tables = write_tables(tmp_path)
     assert main(["tune", "replay", *tables.options, *words]) == 2
     assert said in capsys.readouterr().err

@@ -130,7 +130,7 @@ def test_a_gpu_is_shown_whole_at_every_width(room: int) -> None:
 
 
 def test_a_gpu_that_tells_nothing_is_a_line() -> None:
-    """Promise: what a meter does not tell is left out, or a dash, never zero."""
+    """Promise: a value that a meter lacks is left out, or a dash, never zero."""
     assert ["".join(text for text, _ in line) for line in gpu_lines(UNKNOWN, 60)] == [
         "gpu:1  (measured)"
     ]
