@@ -93,7 +93,7 @@ def test_what_is_wrong_is_refused_in_words(tag: str, said: str) -> None:
 
 
 def test_two_tags_are_refused() -> None:
-    """Which one would count?"""
+    """It would be unclear which one counts."""
     assert "has 2 tags" in read_comment("wattloop:gpus=1 wattloop:gpus=2")[1]
 
 

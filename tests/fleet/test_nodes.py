@@ -16,7 +16,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_slow_request_does_not_make_a_clock_late(now: list[float]) -> None:
-    """Of several looks the quickest counts."""
+    """Of several polls the fastest counts."""
     nodes = NodeTable()
     for delay_s in (0.9, 0.02, 0.5):
         offset_s = nodes.record("n1", now[0] + 120.0 - delay_s)
@@ -44,7 +44,7 @@ def test_the_age_of_power_is_by_the_servers_clock(now: list[float]) -> None:
 
 
 def test_a_server_that_starts_knows_whom_to_miss(now: list[float]) -> None:
-    """What was kept comes back, silent until it is heard."""
+    """Stored nodes are known, and silent until their next report."""
     nodes = NodeTable()
     nodes.record("n1", now[0] + 5.0, NodeStatus(power_w={"gpu:0": 100.0}, jobs=("7",)))
     nodes.record_refusal("n1", "a run of another node")

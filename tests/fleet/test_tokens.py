@@ -1,6 +1,7 @@
-"""Promises of the file of tokens: a secret opens what it is for, and a doubtful file opens nothing.
+"""Promises of the file of tokens: a secret grants its role only, and a doubtful file grants
+nothing.
 
-What a server does with them is in `tests/serve/test_nodes.py`.
+The server's use of them is tested in `tests/serve/test_nodes.py`.
 """
 
 import json
@@ -37,7 +38,7 @@ def test_a_secret_is_known_by_its_hash_alone(path: Path) -> None:
 
 
 def test_a_nodes_secret_is_for_that_node_and_reads_nothing(path: Path) -> None:
-    """Nor does one who only reads speak for any."""
+    """A reader's secret cannot report for any node either."""
     secrets = {
         "n1": add_token(path, "n1", Role.NODE, "n1"),
         "ada": add_token(path, "ada", Role.READER),
@@ -128,7 +129,7 @@ def test_a_link_that_waits_for_the_new_file_is_not_followed(path: Path, tmp_path
 
 @pytest.mark.skipif(os.name == "nt", reason="modes are those of Unix")
 def test_no_other_user_can_lock_the_file_of_tokens(tmp_path: Path) -> None:
-    """Who can read a file can lock it, and would keep the operator from revoking a token."""
+    """A user who can read a file can lock it, and could keep the operator from revoking a token."""
     path = tmp_path / "tokens.json"
     lock = tmp_path / ".tokens.json.lock"
     lock.touch(mode=0o644)  # as an earlier release left it

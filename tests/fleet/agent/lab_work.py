@@ -1,4 +1,4 @@
-"""What jobs of these tests do: load the virtual GPUs that Slurm gave them, for some time.
+"""Work of the tests' jobs: load the virtual GPUs from Slurm for some time.
 
 python lab_work.py SECONDS LOAD
 """

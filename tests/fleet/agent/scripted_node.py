@@ -44,7 +44,7 @@ def gauge(name: str, scope: Scope, **known: Any) -> Domain:
 
 
 class ScriptedNode:
-    """Agents that come and go on one folder; sensors and clock go on."""
+    """A node on one folder whose agents are replaced while sensors and clock continue."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ScriptedNode:
                 run.abandon()
 
     def event(self, kind: str, job: str, ago_s: float = 0.0, **facts: str) -> None:
-        """What a hook of `ago_s` seconds ago left."""
+        """Write the event of a hook of `ago_s` seconds ago."""
         wall_ns = round((self.clock.wall_s() - ago_s) * 1e9)
         lines = {"cpus": "2", "uid": "1000", "user": "ada", **facts, "job": job, "whole": "yes"}
         folder = self.folder / "n1" / "events"
@@ -105,13 +105,13 @@ class ScriptedNode:
         (folder / f"{wall_ns}-{job}-{kind}").write_text(text)
 
     def cpu_time(self, job: str, seconds: float) -> None:
-        """What the job's control group shows."""
+        """Set the CPU time of the job's control group."""
         path = self.folder / "cgroup" / "system.slice/slurmstepd.scope" / f"job_{job}" / "cpu.stat"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"usage_usec {round(seconds * 1e6)}\n")
 
     def busy(self, seconds: float) -> None:
-        """What /proc/stat shows of the whole node."""
+        """Set the CPU time of the whole node in /proc/stat."""
         (self.folder / "proc" / "stat").write_text(f"cpu {round(seconds * 100)} 0 0 0 0 0 0 0\n")
 
     def stop(self) -> None:

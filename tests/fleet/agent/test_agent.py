@@ -185,7 +185,7 @@ def test_a_job_whose_end_was_lost_has_died(node: Node) -> None:
 
 
 def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, node: Node) -> None:
-    """Who can leave events tells the agent which job has which GPU; root's hooks write there."""
+    """A user who can write events can assign GPUs to jobs; only root's hooks may write there."""
     if os.geteuid() != 0:
         pytest.skip("only root's agent has something to lose")
     shared = tmp_path / "shared"

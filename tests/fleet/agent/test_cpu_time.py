@@ -88,7 +88,7 @@ def test_a_process_that_becomes_the_jobs_is_noticed(tmp_path: Path) -> None:
 
 
 def test_strangers_are_not_looked_up_again_and_again(tmp_path: Path) -> None:
-    """Once a process has belonged to no job in a few looks, its files are not opened any more."""
+    """Once a process has belonged to no job in a few polls, its files are not opened any more."""
     folder = tmp_path / "42"
     folder.mkdir()
     stat = folder / "stat"

@@ -1,4 +1,4 @@
-"""Promises of earlier rows: totals and holes of a week are told by few of them."""
+"""Promises of earlier rows: few of them show totals and gaps of a week."""
 
 import math
 from array import array

@@ -80,7 +80,7 @@ def test_what_comes_after_a_run_was_closed_is_nobodys() -> None:
 
 
 def test_an_account_survives_its_state() -> None:
-    """What a restarted agent reads is what was written."""
+    """A restarted agent reads the state as it was written."""
     book, curves = ledger(), Curves()
     account = book.open("a")
     book.extend([SharedInterval(0, 2, (Occupant("a", frozenset({"gpu:1"}), 4, cpu_s=1.0),), 2.0)])

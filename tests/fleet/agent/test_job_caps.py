@@ -1,4 +1,6 @@
-"""Promises of caps: set through a real control daemon before the job starts, put back after it."""
+"""Promises of caps: set through a real control daemon before the job starts, and restored after
+it.
+"""
 
 import os
 import time
@@ -56,7 +58,7 @@ def caps(daemon: DaemonRig, tmp_path: Path) -> Iterator[JobCaps]:
 def test_a_jobs_cards_are_capped_and_put_back(
     caps: JobCaps, daemon: DaemonRig, tmp_path: Path
 ) -> None:
-    """Two jobs side by side; each end puts back its own card. The prolog is told."""
+    """Two jobs run at once; the end of each restores its own card. The prolog gets the answer."""
     assert (tmp_path / "caps").read_text() == f"{os.getpid()}\n"
     assert caps.begin("1", 1000, ["gpu:0"], 300.0) == {"gpu:0": 300.0}
     assert caps.begin("2", 1000, ["gpu:1"], "90%") == {"gpu:1": pytest.approx(630.0)}
@@ -95,7 +97,7 @@ def test_a_cap_that_cannot_be_set_does_not_hold_up_the_job(
     daemon: DaemonRig,
     tmp_path: Path,
 ) -> None:
-    """Beyond what the device takes: said, and the prolog goes on."""
+    """A cap above the device's limits is reported, and the prolog continues."""
     assert caps.begin("3", 1000, ["gpu:0"], 5_000.0) == {}
     assert "job 3" in caps.fault
     assert (tmp_path / "ready" / "3").exists()
@@ -112,7 +114,9 @@ def test_what_was_set_is_put_back_when_the_agent_goes(caps: JobCaps, daemon: Dae
 
 
 def test_a_cap_is_set_again_when_the_daemon_is_back(rig: DaemonRig, tmp_path: Path) -> None:
-    """The daemon dies under a job: the card is put back, and capped again with the next one."""
+    """The daemon is killed during a job: the card is restored, and capped again with the next
+    daemon.
+    """
     rig.start()
     caps = JobCaps(ControlConfig(socket=str(rig.socket)), tmp_path)
     caps.start()

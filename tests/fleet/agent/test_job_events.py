@@ -9,7 +9,7 @@ from wattloop.fleet.agent.job_events import EventFolder, Instant, JobEvent, pars
 
 
 def test_an_event_that_is_not_whole_or_not_ours_is_none() -> None:
-    """A full disk cuts files off; anybody may drop a file."""
+    """A full disk truncates files, and any user may drop a file."""
     assert parse_event("12-7-start", "event=start\njob=7\n") is None
     assert parse_event("README", "whole=yes\n") is None
     found = parse_event("12000000000-7-start", "uptime_s=3.5\nuser=a\x1b[31m\nwhole=yes\n")
@@ -19,7 +19,7 @@ def test_an_event_that_is_not_whole_or_not_ours_is_none() -> None:
 
 
 def test_the_first_of_a_fact_counts() -> None:
-    """What a user chooses stands behind what Slurm says."""
+    """A user's statement has less weight than Slurm's."""
     found = parse_event("1-7-start", "uid=1000\ncomment=x\nuid=0\nwhole=yes\n")
     assert found is not None
     assert found.facts["uid"] == "1000"

@@ -1,4 +1,4 @@
-"""Promises of job facts: what Slurm says is understood, what a user spells out is not believed."""
+"""Promises of job facts: Slurm's data is understood, and users' imitations are ignored."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_admin_comment_is_found() -> None:
 
 @pytest.mark.parametrize("words", [["x AdminComment=wattloop:{}"], ["a\n   b"]])
 def test_a_job_whose_own_words_imitate_admin_comment_is_refused(words: list[str]) -> None:
-    """It cannot be told what is whose: nothing is believed."""
+    """The origin of the text is unclear, so none of it is used."""
     assert admin_comment(SHOWN, words) is None
 
 
@@ -49,7 +49,7 @@ def test_an_admin_comment_in_a_path_of_the_user_is_none() -> None:
 
 @pytest.mark.parametrize("text", ["", "wattloop:{", "wattloop:[1]", "wattloop:{'a':1}", "x" * 9])
 def test_an_admin_comment_that_is_not_ours_says_nothing(text: str) -> None:
-    """Anybody on the operator's side may write there."""
+    """Other programs of the operator may write there."""
     assert parse_notes(text) == {}
 
 
@@ -116,7 +116,7 @@ def test_numbers_of_gpus(text: str, numbers: list[int]) -> None:
 
 
 def test_gpus_are_found_by_their_minor_numbers() -> None:
-    """/dev/nvidia0 may be NVML's second card; a number that no card has is said."""
+    """/dev/nvidia0 may be NVML's second card; a number without a card is reported."""
     known = ["cpu:0/package", "gpu:0", "gpu:1", "gpu:2"]
     assert gpu_names([0, 1], known, {0: 1, 1: 0}) == (["gpu:1", "gpu:0"], [])
     assert gpu_names([0, 7], known, {}) == (["gpu:0"], [7])

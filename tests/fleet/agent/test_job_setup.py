@@ -18,7 +18,7 @@ DEFAULT_W = 700.0
 
 
 class Controller:
-    """squeue and scontrol that say what they are told to, or fail."""
+    """A squeue and scontrol with scripted answers, or failures."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ def test_a_running_jobs_cap_follows_the_scheduler_and_outlasts_its_silence(
     desk.job_began("r1", "7", 1000, ["gpu:0"])
     assert eventually(lambda: daemon.limit_w(0) == 300.0)
     controller.fails()
-    time.sleep(0.5)  # some looks
+    time.sleep(0.5)  # some polls
     assert daemon.limit_w(0) == 300.0
     controller.says('wattloop:{"cap_w":350}')
     assert eventually(lambda: daemon.limit_w(0) == 350.0)

@@ -458,8 +458,8 @@ def test_the_number_of_series_is_bounded(node, monkeypatch):
 
 
 def test_joules_of_the_other_jobs_never_fall(node, monkeypatch):
-    """Promise: what jobs beyond the limit used stays in `other` after their end, and every joule
-    is in one series only, with the labels of the sums in rules and dashboard.
+    """Promise: the energy of jobs beyond the limit stays in `other` after their end, and every
+    joule is in one series only, with the labels of the sums in rules and dashboard.
     """
     monkeypatch.setattr("wattloop.fleet.agent.live_metrics.MOST_JOBS", 3)
     metrics = followed(node)

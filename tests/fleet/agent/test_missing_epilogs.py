@@ -8,7 +8,7 @@ from wattloop.fleet.agent.job_events import EventFolder, MissingEpilogs
 
 
 class Controller:
-    """A squeue that says what it is told to."""
+    """A squeue with scripted answers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ def test_a_job_that_slurm_does_not_have_twice_has_ended(
 
 
 def test_a_job_that_is_seen_again_goes_on(tmp_path: Path, controller: Controller) -> None:
-    """Two looks in a row count, not two at any time."""
+    """Two consecutive polls count, not any two."""
     ends = MissingEpilogs(tmp_path, "n1", lambda: ["12"], str(tmp_path))
     for listed in ((), ("12",), (), ("12",)):
         controller.says(*listed)

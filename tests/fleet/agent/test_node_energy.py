@@ -166,7 +166,7 @@ def test_a_gauge_that_nobody_read_leaves_a_gap_that_is_said(
 def test_a_lost_card_is_missing_and_its_counter_makes_up_for_it_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten seconds off the bus, counter kept: the job's energy is whole."""
+    """After ten seconds off the bus with its counter preserved, the job's energy is whole."""
     flaky = lambda s: Gap("off the bus", lost=True) if 1_005 < s < 1_015 else 300.0 * s  # noqa: E731 - a script
     node = ScriptedNode(tmp_path, [(counter("gpu:0", Scope.GPU), flaky)], monkeypatch)
     node.start()

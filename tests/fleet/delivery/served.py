@@ -24,7 +24,7 @@ STARTED_WALL_S = 1_760_000_000.0
 
 
 class Served:
-    """A server and what a node's sender is told of it."""
+    """A server and its data for a node's sender."""
 
     def __init__(self, folder: Path, port: int, state: AppState, secret: str) -> None:
         self.state = state
@@ -99,7 +99,7 @@ def sample(writer: JournalWriter, number: int, power_w: float = 100.0) -> None:
 
 
 def end_of(seconds: float = 10.0, energy_j: float = 1_000.0, **changes: Any) -> dict[str, Any]:
-    """How a run ended."""
+    """Return the end of a run."""
     energy = {
         **{"name": "gpu:0", "scope": "gpu", "energy_j": energy_j, "uncertainty_j": 1.0},
         **{"provenance": "measured", "source": "NVML", "covered": 1.0, "in_total": True},

@@ -29,7 +29,7 @@ def site(tmp_path: Path) -> Iterator[Served]:
 
 
 def samples_of(site: Served, run_id: str) -> int:
-    """How many the store has."""
+    """Return the number of samples in the store."""
     store = site.state.store
     record = find_run(store, run_id)
     return len(read_samples(store, run_id, find_series(record.feeds, "gpu:0"))[0])
@@ -52,7 +52,7 @@ def test_finished_journals_are_deleted_when_they_are_in_the_store(site: Served) 
 
 
 def test_a_journal_that_grows_is_followed_to_its_end(site: Served) -> None:
-    """The dashboard sees it while it goes on; it stays until its end is in the store."""
+    """The dashboard shows it meanwhile; it stays until its end is in the store."""
     writer = begin(site.outbox, RUN, samples=3)
     sender = Sender(site.options())
     rounds(sender)
@@ -88,7 +88,7 @@ def test_lost_answers_and_new_senders_change_nothing(site: Served) -> None:
 
 
 def test_half_a_frame_is_not_sent_because_its_writer_may_cut_it_off(site: Served) -> None:
-    """An agent that was killed while it wrote goes on behind the last whole frame."""
+    """An agent that was killed during a write continues after the last whole frame."""
     writer = begin(site.outbox, RUN, samples=4)
     path = site.outbox / f"{RUN}.journal"
     writer.close()
@@ -129,7 +129,7 @@ def test_a_node_that_lost_power_and_bytes_sends_its_journal_anew(site: Served) -
 
 
 def test_a_writer_that_never_comes_back_leaves_a_run_that_died(site: Served) -> None:
-    """Not at once: a restarted agent may go on with it; then with the energy of its samples."""
+    """A restarted agent may continue it; after a while it ends with the energy of its samples."""
     begin(site.outbox, RUN, samples=11).close()
     sender = Sender(site.options())
     rounds(sender)

@@ -85,7 +85,7 @@ def test_any_bytes_are_a_list_or_refused(data: bytes) -> None:
 
 
 def test_a_kubelet_that_gives_one_card_to_two_pods_does_not_make_energy(node: PodNode) -> None:
-    """Each gets half; a card that does not exist is said to be unknown."""
+    """Each gets half; a card that does not exist is reported as unknown."""
     node.start()
     one, two = node.run_pod("one", gpus=(0,)), node.run_pod("two", gpus=(0,))
     node.kubelet.give("three", devices=("GPU-none", UUIDS[1]))
