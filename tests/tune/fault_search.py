@@ -76,7 +76,7 @@ def search(
     during: Callable[[Segment], object] = short,
     disk: Path | None = None,
 ) -> None:
-    """Begin the search, or go on with it, to its end; the log has its winner.
+    """Begin the search, or continue it, to its end; the log has its winner.
 
     The store is on `disk`, in `folder` unless given.
     """
@@ -94,7 +94,7 @@ def search(
 
 
 def trials(folder: Path) -> list[TrialRecord]:
-    """What the store has of the one search in it."""
+    """Return the trials of the one search in the store."""
     with open_store(folder / "runs.db") as store:
         (only,) = list_experiments(store)
         return read_trials(store, only.experiment_id)
@@ -108,7 +108,7 @@ def status(folder: Path) -> str:
 
 
 def is_over(folder: Path) -> bool:
-    """Whether a search in the store has come to its end."""
+    """Return true if the one search in the store has ended."""
     if not (folder / "runs.db").exists():
         return False
     with open_store(folder / "runs.db") as store:
@@ -116,7 +116,7 @@ def is_over(folder: Path) -> bool:
 
 
 def best_written(folder: Path) -> object:
-    """What the search has written down as its best."""
+    """Return the search's stored best trial."""
     with open_store(folder / "runs.db") as store:
         (only,) = list_experiments(store)
         return only.facts.get("best")

@@ -138,14 +138,14 @@ def test_where_nothing_has_ended_the_best_so_far_is_said(settings):
 
 
 def test_a_race_without_a_target_says_that_it_needs_one(settings, caplog):
-    """Promise: who chooses `race` without a target is told that it may end with the first."""
+    """Promise: a user of `race` without a target is told that it may end with the first."""
     searched(settings, target=None, strategy="race")
     assert "race looks for the least energy to the same accuracy" in caplog.records[0].message
     assert "may end with the first configuration" in caplog.records[0].message
 
 
 def test_a_stored_search_that_names_no_strategy_is_resumed_as_a_race(settings):
-    """Promise: what an earlier version began is not continued by another strategy."""
+    """Promise: another strategy does not continue a search of an earlier version."""
     spec = {"name": "old", "command": ["true"], "parameters": {"lr": {"values": [0.1, 0.2]}}}
     spec["metric"] = {"name": "accuracy", "goal": "maximize"}
     with open_store(settings.store_location) as store:
@@ -154,7 +154,9 @@ def test_a_stored_search_that_names_no_strategy_is_resumed_as_a_race(settings):
 
 
 def test_an_objective_that_leaves_the_metric_out_is_said_first(settings, caplog):
-    """Promise: who asks for least energy without a target is told that quality will not count."""
+    """Promise: a user who asks for least energy without a target learns that quality will not
+    count.
+    """
     why = searched(settings, target=None, objective="energy").summary.why
     assert why.startswith("best by energy of 3: energy ")
     assert why.endswith("; no target is stated, so that accuracy did not count")
@@ -171,7 +173,7 @@ def test_a_finished_grid_has_ended_trials(settings):
 
 
 def test_one_epoch_is_one_epoch(settings):
-    """Promise: a training that reports once is said to have had one epoch."""
+    """Promise: a training that reports once has had one epoch."""
     result = searched(settings, lambda trial: {"accuracy": 0.9}, strategy="race")
     assert result.summary.why.startswith("good enough after 1 epoch of ")
     aimless = searched(settings, lambda trial: {"accuracy": 0.9}, strategy="race", target=None)
@@ -179,7 +181,7 @@ def test_one_epoch_is_one_epoch(settings):
 
 
 def test_a_search_that_stopped_goes_on_with_other_limits(settings):
-    """Promise: what was trained is not trained again."""
+    """Promise: no finished training is repeated."""
     trained = []
 
     def counted(trial):

@@ -41,7 +41,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_fills_up(tmp_path: Path, disk: Path) -> None:
-    """What is under way is still kept; then it stops in words, and goes on when there is room."""
+    """The current segment is still stored; then it stops with a message, and continues once
+    there is room.
+    """
 
     def fill(segment: Segment) -> None:
         if segment.key == "w3/2":
@@ -63,7 +65,7 @@ def test_a_disk_that_fills_up(tmp_path: Path, disk: Path) -> None:
 
 
 def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
-    """A quota acts at any write: what was written before is there, and it goes on afterwards."""
+    """A quota acts at any write: earlier writes are stored, and it continues afterwards."""
 
     def limited() -> None:
         def limit(segment: Segment) -> None:
@@ -127,7 +129,7 @@ DAMAGES = {
 
 
 def test_trials_of_a_newer_release(here: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    """Fields that we do not know are left alone; a status we do not know is said in words."""
+    """Unknown fields stay unchanged, and an unknown status is reported."""
     interrupted(here.folder)
     _edit(here.store, lambda body: body["outcome"]["curve"][0].update(carbon_g=1.0))
     _edit(here.store, lambda body: body["settings"]["segment"]["until"].update(carbon_g=1.0))
@@ -143,7 +145,7 @@ def test_trials_of_a_newer_release(here: Machine, capsys: pytest.CaptureFixture[
 
 
 def test_a_trial_that_was_edited_by_hand(here: Machine) -> None:
-    """What cannot be understood is named, and nothing is trained again in its place."""
+    """An unreadable trial is named, and no training is repeated in its place."""
     interrupted(here.folder)
     with sqlite3.connect(here.store) as database:
         database.execute("UPDATE trials SET body = '{' WHERE key = 'w1/2'")

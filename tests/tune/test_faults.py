@@ -68,7 +68,7 @@ def test_killed_at_any_moment(tmp_path: Path, whole: Path, slots: int, searches:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("slots", [1, 2])
 def test_interrupted(tmp_path: Path, whole: Path, number: int, slots: int) -> None:
-    """Ctrl-C and `kill` end it in order: it says so, and goes on when it is asked to."""
+    """Ctrl-C and `kill` end it in order: it says so, and continues on request."""
     pid = in_child(lambda: search(tmp_path, slots, during=held(tmp_path, 3)))
     wait_for(tmp_path, 4, pid)
     os.kill(pid, number)
@@ -89,7 +89,7 @@ def test_interrupted(tmp_path: Path, whole: Path, number: int, slots: int) -> No
 
 
 def test_two_processes_on_one_search(tmp_path: Path) -> None:
-    """The second is refused with the number of the first, which goes on undisturbed."""
+    """The second is refused with the number of the first, which continues undisturbed."""
     pid = in_child(lambda: search(tmp_path, during=held(tmp_path, 1)))
     wait_for(tmp_path, 2, pid)
     with pytest.raises(DeviceBusy, match=f"is being run by process {pid}; wait for it"):
@@ -113,7 +113,7 @@ signal.pause()  # it never ends by itself, however late the search reads what it
 
 
 def test_the_process_of_a_trial_is_killed(store: Store, settings: Settings, tmp_path: Path) -> None:
-    """Its trial is `killed`, with the signal; the search goes on without it."""
+    """Its trial is `killed`, with the signal; the search continues without it."""
     script = tmp_path / "train.py"
     script.write_text(SUICIDAL)
     problem = small_problem()

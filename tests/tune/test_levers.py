@@ -68,7 +68,7 @@ def busy(trial, epochs=4, steps=40):
 
 @pytest.mark.parametrize(("uses_gpu", "scope"), [(True, "gpu"), (False, "cpu")])
 def test_energy_is_of_what_the_training_used(settings, tmp_path, uses_gpu, scope):
-    """Promise: a training on the CPU is not judged by a GPU that stands idle, and that is said."""
+    """Promise: a training on the CPU is not judged by an idle GPU, and the output says so."""
     gpus = shared_gpus(2)
 
     def train(trial):
@@ -151,7 +151,7 @@ def test_caps_that_are_refused_are_named_as_the_specification_does(caps_w, limit
 
 
 def test_levers_are_set_for_a_segment_and_put_back(settings, tmp_path):
-    """Promise: each segment runs at its own values; closing puts back what was before."""
+    """Promise: each segment runs at its own values, and closing restores the earlier ones."""
     seen = []
 
     def train(trial):

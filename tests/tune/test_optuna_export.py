@@ -103,7 +103,7 @@ def test_the_score_of_sm2_is_its_f(tmp_path: Path) -> None:
 
 
 def test_a_quotient_is_of_the_epochs_its_energy_is_of(tmp_path: Path) -> None:
-    """With a target, too: training goes on after it, and so do both energy and epochs."""
+    """With a target, too: training continues after it, and both energy and epochs count."""
     study = exported(tmp_path, objective="quotient", strategy="random")
     assert study.direction.name == "MAXIMIZE"
     complete = [t for t in study.trials if t.state.name == "COMPLETE"]

@@ -126,7 +126,7 @@ def test_killed_inside_a_segment_it_goes_on(tmp_path, store, settings, mode):
 
 
 def test_two_processes_cannot_run_one_search(begun):
-    """Promise: the second one is refused, and says who has it."""
+    """Promise: the second one is refused, and names the first one."""
     search, _, record = begun(Trainings())
     with (
         lock_experiment(record.store, record.search_id),
@@ -188,7 +188,7 @@ def test_a_training_that_never_reports_ends_the_search(begun):
 
 
 def test_failures_are_results(begun):
-    """Promise: what fails, diverges or has no memory is recorded as such, and the rest goes on."""
+    """Promise: failures, divergence and lack of memory are recorded, and the search continues."""
 
     def train(trial):
         if trial["width"] == 1:
@@ -212,8 +212,8 @@ def test_failures_are_results(begun):
 
 
 def test_a_full_disk_stops_it_and_nothing_is_lost(begun, monkeypatch):
-    """Promise: where the last segment cannot be written at once, the room kept for it is used; then
-    the search stops with an error that says so, and goes on when there is room.
+    """Promise: where the last segment cannot be written at once, the reserved room is used; then
+    the search stops with an error that says so, and continues when there is room.
     """
     full = {"since": None}
     real = experiments.end_trial

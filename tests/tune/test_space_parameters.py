@@ -24,7 +24,7 @@ KINDS: list[Parameter] = [
 
 @pytest.mark.parametrize("parameter", KINDS)
 def test_every_draw_is_a_value_it_may_have(parameter: Parameter) -> None:
-    """What is drawn is accepted unchanged, and is among the listed ones where there is a list."""
+    """A drawn value is accepted unchanged, and is among the listed ones where there is a list."""
     rng = np.random.default_rng(0)
     listed = parameter.listed()
     for _ in range(500):
@@ -72,7 +72,7 @@ def test_long_ranges_are_not_listed() -> None:
 
 
 def test_true_is_not_one() -> None:
-    """Booleans and numbers are told apart, whole and real numbers are not."""
+    """Booleans and numbers differ, whole and real numbers do not."""
     both = Choice(values=(True, 1, 0, False))
     assert both.checked(True) is True and both.checked(1) == 1
     assert not isinstance(both.checked(1.0), bool)

@@ -199,13 +199,13 @@ def test_types_are_kept() -> None:
 def test_a_cap_can_be_searched_inside_trainings(
     tmp_path: Path, written: str, search: CapRequest
 ) -> None:
-    """It follows the objective unless told otherwise, and needs no other parameter."""
+    """It follows the objective by default, and needs no other parameter."""
     text = f"metric: {{name: loss}}\nobjective: edp\nhardware: {{power_limit: {written}}}"
     assert read(tmp_path, text).problem().cap == search
 
 
 def test_prices_and_carbon_come_from_the_settings() -> None:
-    """What the user has configured is used; without it the message says what to give."""
+    """The user's configuration is used; without it the message says what to give."""
     x = {"x": [1, 2]}
     settings = Settings(tariff_per_kwh=0.25, carbon_g_per_kwh=56.0)
     cost = spec_from({"parameters": x, "objective": "cost"})

@@ -35,7 +35,7 @@ def tables(section: str) -> list[list[list[str]]]:
 
 
 def named(section: str, number: int = 0) -> set[str]:
-    """What the first column of a table names."""
+    """Return the names in the first column of a table."""
     return {row[0].strip("` ") for row in tables(section)[number][1:]}
 
 

@@ -1,4 +1,4 @@
-"""A trial that writes down what it is told."""
+"""A trial that records its reports."""
 
 import pytest
 

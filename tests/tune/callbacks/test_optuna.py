@@ -1,4 +1,4 @@
-"""Promises of the pruner and callback for people who use Optuna already, on real studies."""
+"""Promises of the pruner and callback for users of Optuna, on real studies."""
 
 import importlib
 import time
@@ -63,7 +63,7 @@ def test_every_trial_is_measured(settings: Settings, store: Store) -> None:
 
 
 def test_a_failing_trial_is_measured_too(settings: Settings) -> None:
-    """What it used was used."""
+    """The energy that it used counts."""
 
     def fails(trial: Any) -> float:
         time.sleep(0.1)
@@ -76,7 +76,7 @@ def test_a_failing_trial_is_measured_too(settings: Settings) -> None:
 
 
 def test_a_trial_is_pruned_at_its_budget(settings: Settings) -> None:
-    """50 W for 0.1 s are 5 J; the training would go on for 40 steps of 20 ms."""
+    """50 W for 0.1 s are 5 J; the training would continue for 40 steps of 20 ms."""
     study = study_of(pruner=EnergyBudgetPruner(5.0, percentile=None))
     study.optimize(measured(learning(40, 0.02), **with_options(settings)), n_trials=1)
     trial = study.trials[0]
@@ -96,7 +96,7 @@ def told(study: Any, energies: list[float], values: list[float]) -> Any:
 
 
 def test_joules_are_compared_not_steps() -> None:
-    """Behind at the same step but ahead at the same energy: it goes on. And the other way round."""
+    """Behind at the same step but ahead at the same energy, it continues, and the reverse."""
     study = study_of(pruner=EnergyBudgetPruner(percentile=50, startup=3))
     for _ in range(3):
         dear = told(study, [100.0, 200.0, 300.0], [0.5, 0.6, 0.7])

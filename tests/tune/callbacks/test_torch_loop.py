@@ -23,7 +23,7 @@ def trained(trial, epochs, resumed=0):
 
 
 def test_a_resumed_loop_ends_where_a_whole_one_does(trial):
-    """Promise: model, optimizer and random numbers go on from the last epoch that had ended."""
+    """Promise: model, optimizer and random numbers continue from the last finished epoch."""
     whole = trained(trial, 4)
     assert trial.steps_seen == 8
     assert len(trial.reports) == 4

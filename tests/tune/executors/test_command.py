@@ -67,7 +67,7 @@ def bench(settings, tmp_path, monkeypatch):
 
 
 def test_a_program_is_paused_and_goes_on(bench):
-    """Promise: paused at the end of an epoch it does nothing; then it goes on where it was."""
+    """Promise: paused at the end of an epoch it is idle; then it continues from there."""
     one = bench(TRAIN)
     first = one.run(segment(2))
     assert (first.status, first.epochs) == (Status.PAUSED, 2)
@@ -95,7 +95,7 @@ def running(mark):
 
 
 def ends(mark):
-    """Whether none of them is left; a killed one may take a moment to be gone."""
+    """Return true once none of them runs; a killed one may take a moment."""
     until_s = time.monotonic() + 120
     while running(mark) and time.monotonic() < until_s:
         time.sleep(0.02)
@@ -151,8 +151,9 @@ while epoch < 8:
 
 
 def test_a_program_that_saves_is_ended_and_begun_again(bench):
-    """Promise: with checkpoint it holds no memory while paused, and goes on from its files."""
-    # it does not run ahead of being told to stop, so that the epochs are the same on a busy machine
+    """Promise: with checkpoint it uses no memory while paused, and continues from its files."""
+    # it does not run ahead of the request to stop, so that the epochs are the same on a busy
+    # machine
     wait = "if epoch in (2, 4) and epoch > started: time.sleep(30)"
     program = SAVING.replace("SAVE", "state.write_text(json.dumps(epoch))").replace("WAIT", wait)
     one = bench(program, checkpoint=True)
@@ -166,7 +167,7 @@ def test_a_program_that_saves_is_ended_and_begun_again(bench):
 
 
 def test_a_program_that_saves_nothing_is_trained_again_and_says_so(bench):
-    """Promise: what it takes to come to where it was is counted as repeated."""
+    """Promise: the cost to return to its earlier state is counted as repeated."""
     one = bench(SAVING.replace("SAVE", "pass").replace("WAIT", "pass"), checkpoint=True)
     first = one.run(segment(2))
     assert "saved nothing" in first.message

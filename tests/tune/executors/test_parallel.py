@@ -104,7 +104,7 @@ def test_a_worker_that_dies_is_replaced(bench):
 
 
 def test_others_of_a_worker_that_died_go_on(settings, tmp_path):
-    """Promise: what they had is trained again at its own cost, and counts once."""
+    """Promise: lost training is repeated at its own cost, and counts once."""
     problem = small_problem(widths=(13, 1))
     one = ParallelExecutor(functools.partial(made, problem, tmp_path / "files"), settings, [("0",)])
     try:
@@ -130,6 +130,6 @@ def test_wrong_groups_are_refused(asked):
 
 
 def test_gpus_that_are_not_read_are_refused(settings):
-    """Promise: nothing is started where energies could not be told apart."""
+    """Promise: no training starts where energies could not be separated."""
     with pytest.raises(ConfigError, match="gpu:7"):
         ParallelExecutor(made, settings, [("7",)])

@@ -32,7 +32,7 @@ from wattloop.tune.space import Choice, Space
 from wattloop.tune.trial import Trial
 from wattloop.virtual.node import shared_gpus
 
-# Ray reads its environment when it is imported, so the module only looks for it.
+# Ray reads its environment when it is imported, so the module only checks that it exists.
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed: pip install 'wattloop[ray]'"
@@ -115,7 +115,9 @@ def test_nothing_listens_beyond_this_machine(bench: RayExecutor, neighbour: int)
 
 @pytest.fixture
 def neighbour(cluster: Settings) -> Iterator[int]:
-    """A process of another cluster of ours, such as one that is about to end; where it listens."""
+    """A process of another cluster of this test, such as one that is about to end, and its
+    address.
+    """
     code = (
         "import socket, sys; listener = socket.create_server(('', 0));"
         "print(listener.getsockname()[1], flush=True); sys.stdin.read()"
@@ -161,7 +163,7 @@ def test_a_paused_training_goes_on_where_it_was(bench: RayExecutor) -> None:
 
 
 def test_a_worker_that_dies_is_a_killed_training(bench: RayExecutor) -> None:
-    """Its joules are known all the same, the other one goes on, and its slot is used again."""
+    """Its joules are known, the other training continues, and its slot is used again."""
     pid = int(bench.run(segment("doomed", 1)).metrics["pid"])
     threading.Thread(target=_kill_in_training, args=(pid,), daemon=True).start()
     with ThreadPoolExecutor(2) as threads:
@@ -205,7 +207,7 @@ def test_errors_of_the_worker_come_out(bench: RayExecutor) -> None:
 
 
 def test_letting_go_ends_the_worker_in_order(bench: RayExecutor) -> None:
-    """Its bench is closed, so that levers are put back, and the process is gone."""
+    """Its executor is closed, so levers are restored, and the process ends."""
     pid = int(bench.run(segment("done", 1)).metrics["pid"])
     bench.release("done")
     bench.release("never seen")
@@ -217,7 +219,7 @@ def test_letting_go_ends_the_worker_in_order(bench: RayExecutor) -> None:
 
 
 def test_what_an_earlier_process_trained_is_passed_on(bench: RayExecutor) -> None:
-    """A bench on a worker is told how far its candidate was when the search was killed."""
+    """An executor on a worker learns the progress of its candidate at the kill."""
     bench.recall({"known": TrainedSoFar(epochs=7.0)})
     assert bench.run(segment("known", 8)).epochs == 8
 
@@ -292,7 +294,7 @@ def test_what_is_no_number_of_slots() -> None:
 
 
 def test_slots_that_would_share_a_meter_are_refused(cluster: Settings) -> None:
-    """Two trainings on one machine cannot be told apart by a meter of the whole machine."""
+    """A meter of the whole machine cannot separate two trainings on one machine."""
     with pytest.raises(ConfigError, match=r"2 slots on .* read once per machine in scope 'node'"):
         RayExecutor(LoadingExecutor, cluster, slots=2, cpus=0.1, scope="node")
 

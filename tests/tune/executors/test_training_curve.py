@@ -1,4 +1,4 @@
-"""What reports mean."""
+"""Promises of the training curve: the meaning of reports."""
 
 import math
 
@@ -124,7 +124,7 @@ def test_bounds_end_a_segment(until, quality, status):
 
 
 def test_how_far_an_epoch_is():
-    """Promise: a part of an epoch is told where its steps are known, and never a whole one."""
+    """Promise: a partial epoch is reported where its steps are known, and never a whole one."""
     one = course(counted=True)
     one.steps = 10
     assert one.epochs_now == 0
@@ -172,7 +172,7 @@ def test_the_only_word_is_an_epoch(counted):
     ],
 )
 def test_silence_is_measured_by_epochs_of_the_same_training(epochs_s, end_s, silent):
-    """Promise: only a training that ran on for several of its own epochs is said to be silent."""
+    """Promise: only a training that ran for several of its own epochs is called silent."""
     one = course()
     for at_s in epochs_s:
         one.report({"accuracy": 0.5}, None, at_s)

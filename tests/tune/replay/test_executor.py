@@ -70,7 +70,7 @@ def test_a_search_that_the_target_cuts_short_finds_nothing(workload):
 
 
 def test_an_exploration_leaves_no_trace_but_its_cost(workload):
-    """The training goes on where it was before."""
+    """The training continues where it was before."""
     bench = ReplayExecutor(workload, CapScripts())
     bench.run(segment(until=Until(epochs=2)))
     bench.run(segment(until=Until(epochs=4), keep=False))

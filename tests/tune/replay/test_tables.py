@@ -111,7 +111,7 @@ def test_a_problem_without_rows_is_left_out(tmp_path):
     ],
 )
 def test_bad_tables_are_refused_with_their_place(tmp_path, texts, said):
-    """What is wrong, in which file, and where possible in which line."""
+    """The error has the file, and the line where possible."""
     with pytest.raises(ConfigError, match=said):
         read(tmp_path, **texts)
 

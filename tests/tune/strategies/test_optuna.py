@@ -20,7 +20,7 @@ FEW = Limits(candidates=7, epochs=40)
 
 
 def test_tpe_keeps_the_contract() -> None:
-    """With the sampler at work after four random configurations."""
+    """The sampler is active after four random configurations."""
     problem = synthetic_problem(ranges=True, limits=FEW)
     check_strategy(lambda p: Tpe(p, startup=4), lambda: SyntheticExecutor(problem), at_once=(1, 2))
 

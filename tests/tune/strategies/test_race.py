@@ -179,7 +179,9 @@ def test_a_start_is_no_part_of_an_epoch():
 
 
 def test_the_start_of_one_is_assumed_of_another():
-    """After one epoch of a second candidate its own start cannot be told, the first one's can."""
+    """After one epoch of a second candidate its own start is unknown, and the first one's is
+    known.
+    """
     race, bench = Race(batches()), Starting({16: 30, 64: 30, 256: 30}, {64: 10.0, 256: 2.0}, 200.0)
     first = race.ask()
     while first.parameters["batch_size"] == 64:
@@ -226,7 +228,7 @@ def test_what_costs_too_much_is_only_looked_at_for_seconds():
 
 
 def leading(needed, epoch_j) -> tuple[int, int]:
-    """Who leads, and who is expected to cost least, when two were trained for one epoch."""
+    """Return the leader, and the candidate of least expected cost, after one epoch of two."""
     race, bench = Race(batches()), Linear(needed, epoch_j)
     while sum(bool(runner.points) for runner in race.runners) < 2:
         segment = race.ask()
@@ -258,7 +260,7 @@ def test_the_default_is_kept_alive():
 
 
 def test_every_survivor_has_its_own_cap():
-    """A cap is looked for in the first epoch of each, and kept."""
+    """A cap is searched in the first epoch of each, and stays."""
     bench = Linear({16: 20, 64: 20, 256: 20}, {16: 10.0, 64: 9.0, 256: 8.0})
     asked = trainings(Race(batches(cap=CapRequest())), bench)
     for name in {s.candidate for s in asked if not s.until.anywhere}:
@@ -406,7 +408,7 @@ def test_a_rate_is_one_the_parameter_may_have():
 
 
 def test_nothing_is_picked_where_no_rate_learns():
-    """Then the default's rate is kept."""
+    """Then the default's rate stays."""
     assert pick_rate(losses(1.0, 1.0, 1.01, 1.02)) is None
     assert pick_rate([]) is None
 

@@ -75,7 +75,7 @@ def test_a_short_sweep_is_not_compared():
 
 
 def test_rates_of_another_kind_are_not_measured_against_the_defaults():
-    """Promise: what suits SGD says nothing of Adam; which parameter has a name counts, too."""
+    """Promise: rates for SGD give no information on Adam; the names of parameters count, too."""
     anchor = RateAnchor(Runner("c0", {"optimizer": "sgd", "lr": 0.1}), 0.1)
     assert not anchor.compares(Runner("c1", {"optimizer": "adam", "lr": 0.1}))
     assert anchor.compares(Runner("c2", {"optimizer": "sgd", "batch": 8, "lr": 0.1}))
@@ -109,7 +109,7 @@ def test_a_comparison_stays_within_what_the_parameter_may_be():
 
 
 def test_the_default_trains_at_the_rate_it_names():
-    """Promise: kept alive as it is, whatever a sweep of its rates says."""
+    """Promise: it stays in the race unchanged, whatever a sweep of its rates shows."""
     searched = synthetic_problem(ranges=True)
     events = played(Race(searched), SyntheticExecutor(searched))
     own = [e.segment for e in events if e.segment.candidate == "c0"]
@@ -122,7 +122,7 @@ def test_the_default_trains_at_the_rate_it_names():
 
 @pytest.mark.parametrize("others", [(), ("adam",)])
 def test_a_default_with_which_nobody_is_compared_is_not_swept(others):
-    """Promise: no joules for a sweep that cannot say anything to anybody."""
+    """Promise: a sweep without use for a comparison costs no joules."""
     space = Space(
         {"optimizer": Choice(values=("sgd", *others)), "lr": Real(low=1e-4, high=1.0, log=True)}
     )

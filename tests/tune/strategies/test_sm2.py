@@ -119,7 +119,7 @@ def test_the_schedule_is_the_documents() -> None:
 
 
 def test_rates_are_explored_after_the_last_halving_until_nothing_is_gained() -> None:
-    """Promise: the last one goes on in tens, with explorations in between, to early stopping."""
+    """Promise: the last one continues in tens, with explorations in between, to early stopping."""
     strategy = Sm2(problem(), patience=6, least_gain=1e-4)
     asked = search(strategy, Formula())
     alone = [s for s in asked if s.candidate == strategy.best().candidate][5:]
@@ -158,7 +158,7 @@ def test_the_rate_that_was_found_is_trained_with() -> None:
 
 @pytest.mark.parametrize(("sweeps", "restores"), [(False, True), (False, False)])
 def test_only_batch_sizes_where_a_bench_cannot_do_more(sweeps, restores) -> None:
-    """Promise: without sweeps a whole epoch is explored; what cannot be put back is kept."""
+    """Promise: without sweeps a whole epoch is explored, and its result stays."""
     strategy = Sm2(problem())
     asked = search(strategy, Formula(sweeps=sweeps, restores=restores))
     trained = [s for s in asked if s.rates is None and (s.keep or restores)]

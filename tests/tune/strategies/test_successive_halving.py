@@ -1,4 +1,4 @@
-"""Promises of `asha` and `hyperband`: joules are the resource, trainings go on where they were."""
+"""Promises of `asha` and `hyperband`: joules are the resource, and trainings continue."""
 
 import math
 
@@ -113,7 +113,7 @@ def test_who_has_used_more_than_the_best_is_let_go() -> None:
 
 
 def test_a_ladder_lets_the_best_third_climb() -> None:
-    """Ties go to the cheaper; who has used more stands higher at once."""
+    """Ties go to the cheaper one; a training with more use so far is ranked higher at once."""
     ladder = RungLadder(100.0, 3.0, 3, 9, 16)
     for number, loss in enumerate([5.0, 4.0]):
         ladder.arrive(f"c{number}", 0, loss, 100.0, waits=True)
@@ -125,7 +125,7 @@ def test_a_ladder_lets_the_best_third_climb() -> None:
 
 
 def test_few_trainings_wait_at_once() -> None:
-    """Paused trainings hold memory: only those are kept that may still climb."""
+    """Paused trainings use memory: only those that may still be promoted stay."""
     ladder = RungLadder(100.0, 3.0, 3, 9, 16)
     for number in range(9):
         ladder.arrive(f"c{number}", 0, float(number), 100.0, waits=True)
@@ -169,7 +169,7 @@ def test_thousands_of_events_are_recalled() -> None:
         first.tell(segment, progress)
         events += [StrategyEvent(segment), StrategyEvent(segment, progress)]
     second = Asha(problem)
-    # the last segment was asked and not told
+    # the last segment was requested but has no result
     second.recall([*events, *([StrategyEvent(segment)] if isinstance(segment, Segment) else [])])
     assert len(events) >= 10_000
     assert second.ask() == first.ask() and second.alive() == first.alive()

@@ -32,7 +32,7 @@ def test_incomplete_batches_can_be_dropped(budget_bytes) -> None:
 
 @pytest.mark.parametrize("budget_bytes", [None, 3 * 24 * 8])
 def test_the_order_belongs_to_seed_and_epoch(budget_bytes) -> None:
-    """Promise: a paused training goes on with the data it would have had."""
+    """Promise: a paused training continues with the same data."""
     batches = FlexibleBatches(numbers(100), unit=4, budget_bytes=budget_bytes)
 
     def order(**which) -> list[int]:

@@ -86,7 +86,7 @@ def test_a_cap_is_found_in_the_steps_of_a_training(bench) -> None:
 
 
 def test_levers_hold_for_their_segment(bench) -> None:
-    """Promise: a segment runs under its levers; a value that is refused is said."""
+    """Promise: a segment runs under its levers, and a refused value is reported."""
     assert bench.run(segment(1, levers={"power_limit": 300})).status is Status.PAUSED
     assert limits() == [300.0, 300.0]
     refused = bench.run(segment(2, levers={"power_limit": 9_000}))

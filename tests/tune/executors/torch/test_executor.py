@@ -161,7 +161,7 @@ def test_pausing_changes_nothing() -> None:
 
 @pytest.mark.parametrize("budget_bytes", [None, 3_000])
 def test_pausing_inside_an_epoch_changes_nothing(budget_bytes) -> None:
-    """Promise: where a segment may end anywhere, the epoch goes on with the batches left."""
+    """Promise: where a segment may end anywhere, the epoch continues with the remaining batches."""
     data = FlexibleBatches((POINTS, LABELS), unit=16, budget_bytes=budget_bytes)
     whole, pieces = bench(training(data=data)), bench(training(data=data))
     whole.run(segment(2))
@@ -224,7 +224,7 @@ def test_what_has_ended_stays_so() -> None:
 
 
 def test_the_curve_counts_everything_spent() -> None:
-    """Promise: explorations are in the candidate's energy; evaluations are told apart."""
+    """Promise: explorations are in the candidate's energy; evaluations are separate."""
     made = bench()
     swept = made.run(segment(rates=SWEEP, keep=False))
     trained = made.run(segment(2))
@@ -330,7 +330,7 @@ def test_a_metric_that_is_never_given_is_said() -> None:
 
 
 def test_levers_are_refused() -> None:
-    """Promise: what this bench cannot set is not silently left out."""
+    """Promise: a lever that this executor cannot set is refused, not ignored."""
     assert bench().run(segment(1, levers={"cap": 200})).status is Status.NOT_SUPPORTED
     without = bench().run(segment(1, cap=CapRequest()))
     assert without.status is Status.PAUSED
@@ -338,7 +338,7 @@ def test_levers_are_refused() -> None:
 
 
 def test_a_killed_search_goes_on_from_disk(tmp_path) -> None:
-    """Promise: after a kill the training goes on, bit by bit, from its checkpoint."""
+    """Promise: after a kill the training continues bit by bit from its checkpoint."""
     whole = bench()
     whole.run(segment(4))
     first = bench(checkpoints=tmp_path)

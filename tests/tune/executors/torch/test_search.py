@@ -69,7 +69,7 @@ def searched(store, folder, name: str, left: int = 10**9):
 
 
 def test_a_search_that_is_cut_ends_as_if_it_had_not_been(store, tmp_path) -> None:
-    """Promise: after a kill at any segment sm2 goes on with the same models, and pays once."""
+    """Promise: after a kill at any segment sm2 continues with the same models, and pays once."""
     whole, qualities = searched(store, tmp_path / "whole", "whole")
     assert len(qualities) >= 9
     for left in (1, 5, 7):
