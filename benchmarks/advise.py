@@ -1,4 +1,4 @@
-"""How often advice names what is wrong with a run, and how often it is wrong itself.
+"""Rates at which advice names the fault of a run, and at which it is wrong itself.
 
 python benchmarks/advise.py [--quick] [--json FILE]
 """
@@ -54,7 +54,7 @@ cards are simpler than real ones.
 
 
 class Verdict(NamedTuple):
-    """A case, the rules that spoke, and how long it took them."""
+    """A case, the rules that gave advice, and the time they took."""
 
     case: Case
     rules: tuple[str, ...]
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def judged(wanted: Iterable[Case]) -> list[Verdict]:
-    """Every case written, read back and advised on."""
+    """Write, read back and advise on every case."""
     found = []
     with tempfile.TemporaryDirectory() as folder, open_store(str(Path(folder) / "r.db")) as store:
         for number, case in enumerate(wanted):
@@ -159,7 +159,9 @@ def _kinds(verdicts: list[Verdict]) -> list[list[object]]:
 
 
 def _half_table() -> Table:
-    """What bf16 saved on a real GPU, where fp32 filled it as the rule asks, and where not."""
+    """Table of bf16's saving on a real GPU, where fp32 filled it as the rule requires, and where
+    not.
+    """
     steps: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
     for line in STEPS.read_text().splitlines():
         row = json.loads(line)

@@ -1,4 +1,4 @@
-"""Runs with one known fault each, as scripts of what virtual cards do."""
+"""Runs with one known fault each, as scripts of virtual cards."""
 
 import random
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def _idle_gpu(draw: random.Random) -> RunScript:
     model, duration_s = model_of(draw), duration(draw)
     activity = arithmetic(draw, model)
     begin_s, end_s = edges(draw, duration_s)
-    if draw.random() < 0.25:  # the only card, in long rests
+    if draw.random() < 0.25:  # the only card, in long pauses
         blocks = draw.randint(2, 4)
         whole_s = (end_s - begin_s) / blocks
         duration_s = max(duration_s, 300.0)
@@ -53,7 +53,7 @@ def _starved(draw: random.Random) -> RunScript:
     begin_s, end_s = edges(draw, duration_s)
     waiting = draw.uniform(0.32, 0.7)
     count = draw.choice((1, 1, 2, 4))
-    if draw.random() < 0.5:  # steps too short to be seen
+    if draw.random() < 0.5:  # steps too short to be resolved
         cards = [
             CardScript(steady(draw, activity, begin_s, end_s, 1 - waiting)) for _ in range(count)
         ]

@@ -1,4 +1,4 @@
-"""Healthy runs that look suspicious, as scripts of what virtual cards do."""
+"""Healthy runs that look suspicious, as scripts of virtual cards."""
 
 import random
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def _filled(draw: random.Random) -> RunScript:
 
 
 def _short(draw: random.Random) -> RunScript:
-    """Half of it is the start of the program."""
+    """Half of the run is the start of the program."""
     model, duration_s = model_of(draw), draw.uniform(8, 30)
     begin_s = duration_s * draw.uniform(0.2, 0.5)
     works = steady(draw, arithmetic(draw, model), begin_s, duration_s - draw.uniform(0.3, 1.5))
@@ -28,7 +28,7 @@ def _short(draw: random.Random) -> RunScript:
 
 
 def _even(draw: random.Random) -> RunScript:
-    """Several cards that exchange gradients after every step, within a tenth of each other."""
+    """Several cards exchange gradients after every step, within a tenth of each other."""
     model, duration_s = model_of(draw), duration(draw)
     begin_s, end_s = edges(draw, duration_s)
     activity = arithmetic(draw, model)
@@ -44,7 +44,7 @@ def _cpu_only(draw: random.Random) -> RunScript:
 
 
 def _warm_up(draw: random.Random) -> RunScript:
-    """Loads its data and compiles before it works."""
+    """The program loads its data and compiles before it works."""
     model, duration_s = model_of(draw), duration(draw)
     begin_s, end_s = duration_s * draw.uniform(0.12, 0.35), duration_s * 0.985
     works = steady(draw, arithmetic(draw, model), begin_s, end_s)
@@ -52,7 +52,7 @@ def _warm_up(draw: random.Random) -> RunScript:
 
 
 def _bursts(draw: random.Random) -> RunScript:
-    """Answers requests that come by chance; half of them say so."""
+    """The program answers requests at random times; half of them are recorded as such."""
     model, duration_s = model_of(draw), duration(draw, low_s=200)
     activity = arithmetic(draw, model)
     rest_s, burst_s = draw.uniform(3, 12), draw.uniform(3, 12)
@@ -84,7 +84,7 @@ def _capped(draw: random.Random) -> RunScript:
 
 
 def _pauses(draw: random.Random) -> RunScript:
-    """Writes a checkpoint and looks at a validation set after every epoch."""
+    """The program writes a checkpoint and evaluates after every epoch."""
     model, duration_s = model_of(draw), duration(draw, low_s=300)
     begin_s, end_s = edges(draw, duration_s)
     activity = arithmetic(draw, model)
@@ -99,7 +99,7 @@ def _pauses(draw: random.Random) -> RunScript:
 
 
 def _half(draw: random.Random) -> RunScript:
-    """Computes in bf16, fp16 or tf32, and says so."""
+    """The program computes in bf16, fp16 or tf32, and records it."""
     said: dict[str, object] = draw.choice(
         (
             {"tags": {"precision": "bf16"}},
@@ -114,7 +114,7 @@ def _half(draw: random.Random) -> RunScript:
 
 
 def _slowed(draw: random.Random) -> RunScript:
-    """Bound by memory with its clock locked low: little power, on purpose."""
+    """A memory-bound program has its clock locked low: little power, on purpose."""
     model, duration_s = model_of(draw), duration(draw)
     begin_s, end_s = edges(draw, duration_s)
     while True:

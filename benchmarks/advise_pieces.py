@@ -1,4 +1,4 @@
-"""What scripted runs are made of: cards, loads, programs that start and end."""
+"""Parts of scripted runs: cards, loads, programs that start and end."""
 
 import random
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ high; below the other it is fine. Runs in between are not made."""
 def cap_saving(
     model: str, activity: Activity, limit_share: float = 1, clock_share: float = 1
 ) -> float:
-    """What the best cap within 5% of the time saves, by the model of the card."""
+    """Return the saving of the best cap within 5% of the time, by the card's model."""
     card = card_named(model)
     limit_w, clock_mhz = limit_share * card.default_limit_w, clock_share * card.max_clock_mhz
     now = card.settle(activity, limit_w, clock_mhz)
@@ -48,7 +48,7 @@ def model_of(draw: random.Random) -> str:
 
 
 def arithmetic(draw: random.Random, model: str) -> Activity:
-    """Work bound by arithmetic, for which the factory limit is fine."""
+    """Return compute-bound work, for which the factory limit is right."""
     while True:
         found = Activity(1.0, draw.uniform(0.1, 0.5), 1.0, overlap=draw.uniform(0.3, 1.0))
         if cap_saving(model, found) <= FINE:
@@ -79,7 +79,7 @@ def script_of(
 def steady(
     draw: random.Random, activity: Activity, begin_s: float, end_s: float, busy: float = 1.0
 ) -> list[Work]:
-    """Work whose load wanders a little every few seconds."""
+    """Return work whose load drifts a little every few seconds."""
     works, now_s = [], begin_s
     while now_s < end_s:
         share = min(1.0, max(0.05, busy + draw.gauss(-0.02, 0.02)))
@@ -89,5 +89,5 @@ def steady(
 
 
 def edges(draw: random.Random, duration_s: float) -> tuple[float, float]:
-    """A program takes a moment to start and to end."""
+    """Add the moments in which a program starts and ends."""
     return draw.uniform(1, 0.04 * duration_s + 2), duration_s * draw.uniform(0.97, 0.995)

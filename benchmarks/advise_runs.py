@@ -1,7 +1,7 @@
 """Runs with known faults, and healthy ones that look suspicious, for judging advice.
 
-Each is a script of what virtual cards do (`support.virtual_runs`). Whether a power cap is too high
-is not a matter of opinion: the physical model of the card gives the saving of the best cap.
+Each is a script of virtual cards (`support.virtual_runs`). A power cap that is too high is not a
+matter of opinion: the physical model of the card gives the saving of the best cap.
 """
 
 import random
@@ -16,7 +16,7 @@ __all__ = ["Case", "cases"]
 
 @dataclass(frozen=True)
 class Case:
-    """A run and what is wrong with it: the name of a rule, or empty."""
+    """A run and its fault: the name of a rule, or empty."""
 
     kind: str
     fault: str
@@ -24,7 +24,7 @@ class Case:
 
 
 def cases(seed: int, faulty: int = 40, healthy: int = 40) -> list[Case]:
-    """As many of every kind as evenly as possible; the same for the same seed."""
+    """Return cases of every kind as evenly as possible; the same for the same seed."""
     draw = random.Random(seed)
     found = []
     for makers, count in ((FAULTS, faulty), (HEALTHY, healthy)):

@@ -1,4 +1,4 @@
-"""What the node agent costs: processor time at 1 Hz with 8 GPUs and 8 jobs, and time of its hooks.
+"""Cost of the node agent: processor time at 1 Hz with 8 GPUs and 8 jobs, and time of its hooks.
 
     python benchmarks/agent_cost.py [--seconds 120] [--json FILE] [--quick]
 
@@ -67,7 +67,7 @@ def main() -> None:
 
 @contextmanager
 def machine(folder: Path) -> Iterator[dict[str, str]]:
-    """Two packages, their memory and eight cards; variables with which programs see them."""
+    """Make two packages, their memory and eight cards; return the variables that show them."""
     tree = PowercapTree(folder / "sys")
     packages = [tree.add_package(socket) for socket in range(2)]
     zones = [*packages, *(tree.add_child(package, "dram") for package in packages)]
@@ -92,7 +92,7 @@ def machine(folder: Path) -> Iterator[dict[str, str]]:
 def agent(
     folder: Path, environment: dict[str, str], seconds: float, cgroups: bool, jobs: int = JOBS
 ) -> float:
-    """Share of a core that the agent takes."""
+    """Return the share of a core that the agent takes."""
     folder.mkdir()
     config = folder / "agent.yaml"
     config.write_text(
@@ -129,7 +129,7 @@ def agent(
 
 
 def runs(folder: Path, environment: dict[str, str], seconds: float, count: int) -> float:
-    """Share of a core that as many `wattloop run` take."""
+    """Return the share of a core that as many `wattloop run` take."""
     store = folder / f"runs-{count}.db"
     command = [sys.executable, "-m", "wattloop", "run", "-i", "1", "--store", str(store), "--"]
     started = [
@@ -165,7 +165,7 @@ def cpu_s(pid: int) -> float:
 
 
 def hook_ms(folder: Path, name: str, times: int) -> list[tuple[float, float]]:
-    """How long the script takes for each of many jobs: by the clock, and of the processor."""
+    """Return the script's time for each of many jobs: elapsed, and of the processor."""
     home = folder / "hooked"
     (home / "n1" / "events").mkdir(parents=True, exist_ok=True)
     prolog, epilog = install_hooks(home / "hooks", f"{home}/{{node}}")

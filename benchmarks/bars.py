@@ -1,11 +1,11 @@
-"""The frame every benchmark shares: bars, the printed table, `--json FILE`, the page in docs/.
+"""Common frame of all benchmarks: bars, the printed table, `--json FILE`, the page in docs/.
 
     parser = arguments("what it costs to measure")
     args = parser.parse_args()
     page = Page("measure_overhead", "What measuring costs", bars, tables, text="...")
     publish(page, args)
 
-`publish` prints the table, writes `{"bars": [...]}` where `--json` says, and, unless `--quick`
+`publish` prints the table, writes `{"bars": [...]}` to the file of `--json`, and, unless `--quick`
 was given, the page `docs/benchmarks/NAME.md`.
 """
 
@@ -46,16 +46,16 @@ Baseline = float | str | None
 
 @dataclass(frozen=True)
 class Bar:
-    """One figure and what it has to reach.
+    """One figure and its limit.
 
     Attributes:
         name: the row's name, which other programs look for.
-        value: ours; None where it could not be taken (the note says why).
+        value: Wattloop's figure; None where it could not be measured (the note says why).
         unit: of value, bar and baselines.
         bar: the limit; None for a row that only informs.
         baselines: the same figure of others, or the reason why there is none.
-        at_least: whether the bar is a lower limit instead of an upper one.
-        note: what the reader has to know about the row.
+        at_least: True for a lower limit, False for an upper one.
+        note: an explanation of the row.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Bar:
 
     @property
     def met(self) -> bool | None:
-        """Whether the bar is reached; None when there is none."""
+        """Return true if the bar is reached; None without a bar."""
         if self.bar is None:
             return None
         if self.value is None or math.isnan(self.value):
@@ -76,7 +76,7 @@ class Bar:
         return self.value >= self.bar if self.at_least else self.value <= self.bar
 
     def to_dict(self) -> dict[str, object]:
-        """As `--json` writes it."""
+        """Return the bar in the form of `--json`."""
         return {
             "name": self.name,
             "value": _plain(self.value),
@@ -98,7 +98,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Page:
-    """Everything a benchmark found."""
+    """Results of one benchmark."""
 
     name: str
     title: str
@@ -115,11 +115,11 @@ class Page:
     made: str = ""
     """The day it ran, when that is not today."""
     details: Mapping[str, object] = field(default_factory=dict)
-    """What the page was made from; beside the bars in the JSON file."""
+    """Origin of the page, next to the bars in the JSON file."""
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """A parser with the options every benchmark has."""
+    """Return a parser with the options of every benchmark."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="a few seconds; no page is written")
     parser.add_argument("--json", metavar="FILE", help="write the bars there; - is standard output")
@@ -153,7 +153,7 @@ def _report(page: Page) -> dict[str, object]:
 
 
 def markdown(page: Page) -> str:
-    """The page as written to docs/benchmarks."""
+    """Return the page as written to docs/benchmarks."""
     made = page.made or f"{datetime.now(UTC):%Y-%m-%d}"
     versions = {**{name: _version(name) for name in page.packages}, **page.versions}
     parts = [
@@ -177,10 +177,10 @@ def markdown(page: Page) -> str:
 
 
 def machine() -> str:
-    """Processor, cores, memory, kernel and Python; nothing that names the host."""
+    """Describe processor, cores, memory, kernel and Python, without the host's name."""
     cores = len(os.sched_getaffinity(0))
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    # A busy machine makes every time longer: who compares pages needs to know.
+    # A busy machine makes every time longer, so pages state its load for comparisons.
     return (
         f"{_processor()}, {cores} cores (load {os.getloadavg()[1]:.1f} during the run), "
         f"{memory_gib:.0f} GiB, "
@@ -189,7 +189,7 @@ def machine() -> str:
 
 
 def shown(value: object) -> str:
-    """A number to three or four figures, anything else as it is."""
+    """Format a number with three or four figures, and anything else unchanged."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -212,18 +212,18 @@ def _bar_rows(bars: Sequence[Bar]) -> list[list[str]]:
     for bar in bars:
         limit = "" if bar.bar is None else f"{'>=' if bar.at_least else '<='} {bar.bar:g}"
         met = {None: "", True: "yes", False: "**no**"}[bar.met]
-        cells = [_beside(bar, bar.baselines.get(peer)) for peer in peers]
+        cells = [_format_peer(bar, bar.baselines.get(peer)) for peer in peers]
         rows.append([bar.name, bar.unit, shown(bar.value), limit, met, *cells])
     return rows
 
 
-def _beside(bar: Bar, baseline: Baseline) -> str:
-    """A peer's score with its ratio to ours."""
+def _format_peer(bar: Bar, baseline: Baseline) -> str:
+    """Format a peer's score with its ratio to Wattloop's."""
     if not isinstance(baseline, int | float) or not bar.value:
         return shown(baseline)
     if bar.value < 0 or baseline < 0:
         return shown(baseline)
-    if bar.unit == "points":  # a difference of shares: no ratio says anything of it
+    if bar.unit == "points":  # a difference of shares has no meaningful ratio
         return shown(baseline)
     return f"{shown(baseline)} ({shown(float(f'{baseline / bar.value:.2g}'))}x)"
 

@@ -1,4 +1,4 @@
-"""How long the thesis's campaign takes: every policy, ten seeds, ten hours each.
+"""Duration of the thesis's campaign: every policy, ten seeds, ten hours each.
 
     python benchmarks/campaign_speed.py [--quick] [--json FILE]
 
@@ -30,7 +30,7 @@ cores, half of them is what two take.
 
 
 class Took(NamedTuple):
-    """A command from its start to its end."""
+    """Durations of a command."""
 
     wall_s: float
     cpu_s: float
@@ -92,7 +92,7 @@ def _took(words: list[str], folder: Path, workers: int) -> Took:
 
 
 def _children_s() -> float:
-    """Processor time of all processes that were started and have ended."""
+    """Return the processor time of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

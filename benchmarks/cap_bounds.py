@@ -1,8 +1,8 @@
-"""What noise leaves to be found: the same searches with more knowledge or more readings.
+"""Bounds of a cap search under noise: the same searches with more knowledge or more readings.
 
-- every cap read once and judged by the finder's own belief, in place of four
-- curves drawn from the family that the finder believes in, so that its belief is exactly right
-- who knows the very curves of the GPU, the one at hand among them, and has only to tell which it is
+- every cap read once and judged by the finder's own model, in place of four
+- curves drawn from the finder's family, so that its model is exactly right
+- a search that knows the GPU's curves, and only has to identify the present one
 """
 
 import math
@@ -42,7 +42,7 @@ spread over every cap.
 
 
 class Bound(NamedTuple):
-    """Shares in per cent for one metric."""
+    """Shares in percent for one metric."""
 
     name: str
     exhaustive: float
@@ -57,7 +57,9 @@ class Bound(NamedTuple):
 
 
 class EveryCap(CapFinder):
-    """Reads every cap once, from the highest down; chooses by the finder's belief."""
+    """A search that reads every cap once, from the highest down, and chooses by the finder's
+    model.
+    """
 
     def ask(self) -> float | None:
         done = len(self.probes)
@@ -69,7 +71,9 @@ class Best(NamedTuple):
 
 
 class KnowsTheCurves:
-    """Bayes over a list of known curves, the scale of time free; most likely within 2%."""
+    """Bayes over a list of known curves with a free time scale; chooses the most likely within
+    2%.
+    """
 
     def __init__(
         self,
@@ -133,7 +137,9 @@ def _normal(squares: np.ndarray, axis: int) -> np.ndarray:
 
 
 def family_curves(like: Sequence[MeasuredCurve], each: int) -> list[MeasuredCurve]:
-    """Responsive curves of the family, with the caps of `like` and their power at the highest."""
+    """Draw responsive curves of the family, with the caps of `like` and their power at the
+    highest.
+    """
     family, found = physical_curves(seed=DRAW), []
     for number, curve in enumerate(like):
         last = len(curve.caps_w) - 1
@@ -155,7 +161,7 @@ def bounds_table(
     seeds: int,
     each: int,
 ) -> Table:
-    """All bounds for each metric."""
+    """Table of all bounds for each metric."""
     family = family_curves([c for found in responsive.values() for c in found], each)
     again = max(1, seeds // 4)
     rows = [

@@ -1,4 +1,4 @@
-"""How often few probes find the best power cap, on measured curves of V100 and A40.
+"""Rate at which few probes find the best power cap, on measured curves of V100 and A40.
 
     python benchmarks/cap_finder.py [--quick] [--json FILE]
 
@@ -235,7 +235,7 @@ def _flat(curves: Sequence[MeasuredCurve]) -> Table:
 
 
 def _cpu_ms(curve: MeasuredCurve) -> float:
-    """CPU time of one ask and tell."""
+    """Return the CPU time of one ask and tell."""
     list(replays([curve], "edp", 2.0, 0.0))
     begin_s = time.process_time()
     done = [r for _ in range(10) for r in replays([curve], "edp", 2.0, 0.0)]

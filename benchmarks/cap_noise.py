@@ -1,4 +1,6 @@
-"""Searches with noisy readings: as shipped, where noise decides how many probes, and with four."""
+"""Searches with noisy readings: as shipped, with a number of probes that depends on noise, and
+with four.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -28,7 +30,7 @@ def searched(
     seeds: int,
     most: int | None = None,
 ) -> tuple[Replayed, ...]:
-    """Every search; the finder as it ships, or with at most so many probes."""
+    """Run every search with the shipped finder, or with a limit of probes."""
 
     def make(curve: MeasuredCurve) -> CapFinder:
         return CapFinder(curve.caps_w, metric, k, noise=noise, most_probes=most)
@@ -37,7 +39,7 @@ def searched(
 
 
 def share(done: Sequence[Replayed]) -> float:
-    """Per cent of searches within 2% of the best."""
+    """Return the percentage of searches within 2% of the best."""
     return 100 * (share_within([replayed.regret for replayed in done]) or 0.0)
 
 
@@ -47,7 +49,7 @@ def probes_table(
     noises: Sequence[float],
     seeds: int,
 ) -> Table:
-    """Shares and probes, noise by noise."""
+    """Table of shares and probes for each noise."""
     rows: list[list[object]] = []
     for noise in noises:
         for name, (metric, k) in metrics.items():

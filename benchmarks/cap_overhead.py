@@ -1,8 +1,8 @@
-"""What the cap finder costs a training outside its probes.
+"""Cost of the cap finder for a training outside its probes.
 
     python benchmarks/cap_overhead.py [--quick] [--json FILE]
 
-A tuner that has found its cap goes on watching. What a training pays for that is processor time:
+A tuner that has found its cap continues to watch. The training pays for that with processor time:
 of `step()` in its own thread, of the other threads in the same process, and of the process that
 reads the sensors. Each is read from the kernel's clock of that thread or process, so load on the
 machine does not blur it as it blurs a comparison of durations.
@@ -54,7 +54,7 @@ GPUS = 2
 
 
 class Spent(NamedTuple):
-    """Seconds of processor time, by who took them."""
+    """Seconds of processor time, by thread and process."""
 
     others_s: float
     worker_s: float
@@ -62,7 +62,7 @@ class Spent(NamedTuple):
     reader_s: float
 
     def per_step_us(self, before: "Spent", steps: int) -> "Spent":
-        """Microseconds per step since an earlier look."""
+        """Return the microseconds per step since an earlier measurement."""
         return Spent(*(1e6 * (b - a) / steps for a, b in zip(before, self, strict=True)))
 
 
@@ -110,7 +110,7 @@ def _pct(microseconds: float) -> float:
 
 @contextmanager
 def _machine(folder: Path) -> Iterator[Settings]:
-    """GPUs of the stub at work, and nothing else to read or to set."""
+    """Make GPUs of the stub at work, with no other meter or lever."""
     os.environ |= {
         "WATTLOOP_STATE_DIR": str(folder / "state"),
         "WATTLOOP_STORE": str(folder / "runs.db"),
@@ -125,7 +125,7 @@ def _machine(folder: Path) -> Iterator[Settings]:
 
 @contextmanager
 def _watching(settings: Settings, *, quick: bool) -> Iterator[CapTuner]:
-    """A tuner that has found its cap, and whose session has come to rest."""
+    """Return a tuner that has found its cap, with an idle session."""
     rules = OnlineRules(precision=0.5)
     if quick:
         rules = OnlineRules(precision=0.5, settle_s=0.1, least_s=0.5, most_s=0.5)

@@ -20,7 +20,7 @@ class Best(NamedTuple):
 
 
 class Rival:
-    """Chooses the smallest reading."""
+    """Base of rivals, which chooses the smallest reading."""
 
     def __init__(self, caps_w: Sequence[float], metric: str, k: float, most_probes: int) -> None:
         self.caps_w = list(caps_w)
@@ -40,7 +40,7 @@ class Rival:
 
 
 class RandomCaps(Rival):
-    """The reference, then caps by chance."""
+    """The reference, then random caps."""
 
     def __init__(
         self, caps_w: Sequence[float], metric: str, k: float, most_probes: int, seed: int
@@ -55,7 +55,9 @@ class RandomCaps(Rival):
 
 
 class GoldenSection(Rival):
-    """Narrows an interval of caps by the golden ratio; the reference counts as a probe."""
+    """A search that narrows an interval of caps by the golden ratio; the reference counts as a
+    probe.
+    """
 
     def ask(self) -> float | None:
         known = dict(self.probes)
@@ -78,7 +80,7 @@ class GoldenSection(Rival):
 
 
 class GaussianProcess(Rival):
-    """A Gaussian process over caps with no physics: expected improvement, then smallest mean."""
+    """A Gaussian process over caps without physics: expected improvement, then smallest mean."""
 
     def __init__(
         self, caps_w: Sequence[float], metric: str, k: float, most_probes: int, noise: float
@@ -119,7 +121,7 @@ class GaussianProcess(Rival):
 
 
 class LearnedElsewhere(CapFinder):
-    """Our finder with measured curves of another GPU and other workloads in place of physics."""
+    """The finder with curves of another GPU and other workloads in place of physics."""
 
     def __init__(self, known: tuple[MeasuredCurve, ...], *args: object, **options: object) -> None:
         super().__init__(*args, **options)  # type: ignore[arg-type] # the benchmark's own call
@@ -131,7 +133,7 @@ class LearnedElsewhere(CapFinder):
 
 @lru_cache(maxsize=64)
 def _family(known: tuple[MeasuredCurve, ...], copies: int = 60) -> CurveFamily:
-    """Measured curves in units of their power at the highest cap, stretched a little."""
+    """Return measured curves relative to their power at the highest cap, stretched a little."""
     draw = np.random.default_rng(0)
     times, powers = [], []
     for curve in known:

@@ -127,12 +127,12 @@ def main() -> None:
     collect(chosen, options)
 
 
-# The process that hands out turns.
+# The process that assigns turns.
 
 
 @dataclass
 class Worker:
-    """Process of one network."""
+    """Process of one network, seen from the parent."""
 
     network: Network
     process: "subprocess.Popen[str]"
@@ -384,7 +384,7 @@ class Net:
             torch.cuda.empty_cache()
 
     def _random(self, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Random numbers and words: equal words would all add to one row of an embedding."""
+        """Return random numbers and words: equal words would all add to one row of an embedding."""
         import torch
 
         def like(each: Any) -> Any:
@@ -439,7 +439,7 @@ class Training:
         }  # fmt: skip
 
     def compile(self) -> None:
-        """Compile forward and backward, and say how long that took."""
+        """Compile forward and backward, and return the duration."""
         import torch
         from torch._dynamo.utils import counters
 
@@ -492,7 +492,9 @@ class Training:
         self.net.optimizer.step()
 
     def measured(self, bench: Any, sensor: Any, options: argparse.Namespace) -> dict[str, object]:
-        """Columns of `train_steps.jsonl`, with the host's time and the activations' memory."""
+        """Return the columns of `train_steps.jsonl`, with the host's time and the activations'
+        memory.
+        """
         import torch
 
         from wattloop.predict.calibrate.gpu_sensor import SensorSampler
@@ -544,7 +546,7 @@ class Training:
         }
 
     def _activation_bytes(self) -> int:
-        """Bytes that forward leaves allocated for backward."""
+        """Return the bytes that forward leaves allocated for backward."""
         import torch
 
         if self.net.device.type != "cuda":
@@ -558,7 +560,7 @@ class Training:
         return kept
 
     def profiled(self) -> list[list[object]]:
-        """Kernels of one step: name, calls and microseconds."""
+        """Return the kernels of one step: name, calls and microseconds."""
         from torch.profiler import ProfilerActivity, profile
 
         self.step()

@@ -1,11 +1,11 @@
-"""Training steps of networks that no earlier collection has, with what the GPU did in them.
+"""Training steps of networks that no earlier collection has, with the GPU's kernels.
 
     python benchmarks/collect_steps.py --out suite_7.jsonl --minutes 8.8
 
 Adds to a file of `wattloop calibrate collect`:
 
-`step`      as there; `paused` has the power of the same step with a pause after each, which tells
-            what the GPU draws while it waits apart from the joules of the work
+`step`      as there; `paused` has the power of the same step with a pause after each, which
+            separates the GPU's power while it waits from the joules of the work
 `profile`   kernels of such a step (name, calls, microseconds), and of a recurrent layer
 `kernel`    recurrent layers that the suite has few of, small products in batches, convolutions of
             3 x 3, for which cuDNN chooses among several algorithms
@@ -110,7 +110,7 @@ class Collector:
         self._paused_s = 0.05 if tried else PAUSED_S
 
     def run(self, seconds: float, parts: Sequence[str]) -> None:
-        """Parts that end early leave their time to the next."""
+        """Run all parts; a part that ends early leaves its time to the next."""
         begin_s = time.monotonic()
         end_s, passed = begin_s, 0.0
         tried = not self._bench.on_gpu
@@ -188,7 +188,7 @@ class Collector:
         self._write("profile", case, **self._kernels(step))
 
     def _paused(self, step: Callable[[], None], pause_s: float) -> Mapping[str, object]:
-        """Power of the step with a pause after it, in which the GPU is idle."""
+        """Return the power of the step with a pause after it, in which the GPU is idle."""
 
         def paced() -> None:
             step()
@@ -213,7 +213,7 @@ class Collector:
         }
 
     def _kernels(self, call: Callable[[], Any]) -> Mapping[str, object]:
-        """Kernels of one call: how many, how long, and which."""
+        """Return number, duration and names of the kernels of one call."""
         if not self._bench.on_gpu:
             return {"count": None, "busy_s": None, "kernels": []}
         from torch.profiler import ProfilerActivity, profile
@@ -240,7 +240,7 @@ class Collector:
 
 
 def _steps() -> Iterator[CalibrationCase]:
-    """A known step after every three fresh ones."""
+    """Yield a known step after every three fresh ones."""
     known = iter(KNOWN)
     for number, text in enumerate(FRESH):
         yield _step_case(text)
@@ -254,7 +254,7 @@ def _step_case(text: str) -> CalibrationCase:
 
 
 def _recurrent() -> Iterator[CalibrationCase]:
-    """The same layers in each precision: what differs is the precision's."""
+    """Yield the same layers in each precision, so that only the precision differs."""
     pick = random.Random("later rnn")
     for _ in range(60):
         cell = pick.choice(("lstm", "gru"))
@@ -272,7 +272,7 @@ def _recurrent() -> Iterator[CalibrationCase]:
 
 
 def _half() -> Iterator[CalibrationCase]:
-    """Recurrent layers in fp16, in which autocast runs them whatever type it is asked for."""
+    """Yield recurrent layers in fp16, the type in which autocast runs them in any case."""
     sizes = [case.params for case in _recurrent() if case.params["dtype"] == "bf16"]
     pick = random.Random("half")
     for _ in range(16):
@@ -290,7 +290,7 @@ def _half() -> Iterator[CalibrationCase]:
 
 
 def _products() -> Iterator[CalibrationCase]:
-    """Scores and their sums in windows and short sequences, by layout."""
+    """Yield products of scores and their sums in windows and short sequences, by layout."""
     pick = random.Random("later products")
     sizes = [
         (
@@ -309,7 +309,7 @@ def _products() -> Iterator[CalibrationCase]:
 
 
 def _convolutions() -> Iterator[CalibrationCase]:
-    """Layers of networks that halve the picture and double its channels."""
+    """Yield layers of networks that halve the picture and double its channels."""
     pick = random.Random("later convolutions")
     cases: list[CalibrationCase] = []
     for side in (7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224, 256):
@@ -351,7 +351,7 @@ def _held() -> Iterator[CalibrationCase]:
 
 
 def _tiny(name: str, cases: Sequence[CalibrationCase]) -> list[CalibrationCase]:
-    """Cases that a CPU runs, of the same kinds."""
+    """Yield cases of the same kinds that a CPU can run."""
     if name == "steps":
         small = ("lstm_long@10 2 bf16", "gru@10 2 tf32", "resnet20_cifar@32 2 fp32",
                  "deepfm@4 2 bf16", "mobilebert@8 1 bf16")  # fmt: skip

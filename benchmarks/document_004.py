@@ -104,7 +104,7 @@ REASON_EDS = (
 
 
 def predictions(node: NodeModel) -> dict[str, tuple[int, float]]:
-    """Metric -> best cap on 8 GPUs and the gain in per cent there."""
+    """Return metric -> best cap on 8 GPUs and its gain in percent."""
     best = {}
     for name in TABLE_1:
         gains = gains_pct(node, name)
@@ -114,7 +114,7 @@ def predictions(node: NodeModel) -> dict[str, tuple[int, float]]:
 
 
 def gains_pct(node: NodeModel, name: str, gpus: int = 8) -> dict[int, float]:
-    """Cap -> what a metric improves over the default cap, in per cent."""
+    """Return cap -> improvement of a metric over the default cap, in percent."""
     row = TABLE_1[name]
     points = {cap: Point(o.time_s, o.node_energy_j) for cap, o in outcomes(node, gpus).items()}
     reference = points[REFERENCE_W]
@@ -249,7 +249,7 @@ def simpler_table(fits: Mapping[str, Fit]) -> Table:
 
 
 def assumption_table() -> Table:
-    """What was assumed instead of fitted, moved to either side."""
+    """Table of the assumed parameters, moved to either side."""
     node = node_named("node004")
 
     def with_card(**changes: float) -> NodeModel:

@@ -60,7 +60,7 @@ FIGURES = (
 
 
 class Parameter(NamedTuple):
-    """A fitted number and what physics allows it to be."""
+    """A fitted number and its physical bounds."""
 
     low: float
     high: float
@@ -89,7 +89,7 @@ class Fit:
 
 
 def shipped_values(node: NodeModel | None = None) -> dict[str, float]:
-    """The parameters as they are in a node."""
+    """Return the parameters of a node."""
     node = node or node_named("node004")
     job = node.job
     return {
@@ -105,7 +105,7 @@ def shipped_values(node: NodeModel | None = None) -> dict[str, float]:
 
 
 def fitted_node(values: Mapping[str, float], base: NodeModel | None = None) -> NodeModel:
-    """The shipped node, or another, with other values."""
+    """Return the shipped node, or another, with other values."""
     node = base or node_named("node004")
     card = replace(node.card, compute_w=values["compute_w"], volt_exponent=values["volt_exponent"])
     job = replace(
@@ -119,12 +119,12 @@ def fitted_node(values: Mapping[str, float], base: NodeModel | None = None) -> N
 
 
 def outcomes(node: NodeModel, gpus: int) -> dict[int, NodeOutcome]:
-    """Cap -> time and energy of the node's job."""
+    """Return cap -> time and energy of the node's job."""
     return {cap: steady_outcome(node, node.job, gpus, CardLimits(cap)) for cap in CAPS_W}
 
 
 def simulated(node: NodeModel, figures: Sequence[Figure]) -> list[float]:
-    """What the node gives for each figure."""
+    """Return the node's value of each figure."""
     by_gpus = {n: outcomes(node, n) for n in sorted({figure.gpus for figure in figures})}
     values = []
     for figure in figures:
@@ -138,7 +138,7 @@ def simulated(node: NodeModel, figures: Sequence[Figure]) -> list[float]:
 
 
 def residuals(node: NodeModel, figures: Sequence[Figure] = FIGURES) -> np.ndarray:
-    """(simulated - published) in units of each figure's tolerance."""
+    """Return (simulated - published) in units of each figure's tolerance."""
     parts = []
     for figure, value in zip(figures, simulated(node, figures), strict=True):
         scale = 1.0 if figure.cap_w is None else figure.value
@@ -153,7 +153,9 @@ def fit(
     seed: int = 1,
     base: NodeModel | None = None,
 ) -> Fit:
-    """Bounded least squares from the shipped values and from random points within the bounds."""
+    """Fit by bounded least squares from the shipped values and from random points within the
+    bounds.
+    """
     from scipy.optimize import least_squares
 
     fixed = fixed or {}

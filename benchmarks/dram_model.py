@@ -3,7 +3,7 @@
     python benchmarks/dram_model.py [--seconds S] [--quick] [--json FILE]
 
 Figure 4.1 of the thesis. Needs a processor whose powercap tree has a DRAM domain and memory modules
-that can be listed (docs/meters/dram.md); elsewhere it says what is missing and leaves.
+that can be listed (docs/meters/dram.md); elsewhere it names the missing part and ends.
 """
 
 import sys
@@ -42,7 +42,7 @@ in use, not how much traffic there is.
 
 
 class Point(NamedTuple):
-    """One footprint."""
+    """Measurements at one footprint."""
 
     footprint_gib: float
     seconds: float
@@ -61,7 +61,7 @@ def main() -> int:
     try:
         counters, model = meters(context)
     except MeterUnavailable as missing:
-        args.quick = True  # nothing to write a page about
+        args.quick = True  # no results for a page
         bar = Bar("dram_model_error", None, "%", note=str(missing))
         print(f"skipped: {missing}", file=sys.stderr)
         publish(Page("dram_model", "Skipped: no DRAM domain to compare with", [bar]), args)
@@ -78,10 +78,10 @@ def main() -> int:
 
 
 def meters(context: Context) -> tuple["DramCounters", dram.Dram]:
-    """RAPL's DRAM domains and the model.
+    """Open RAPL's DRAM domains and the model.
 
     Raises:
-        MeterUnavailable: one of them cannot be had here, and why.
+        MeterUnavailable: one of them is missing, with the reason.
     """
     (found,) = rapl.detect(context)
     counters = DramCounters(found)
@@ -103,12 +103,12 @@ class DramCounters:
         self.names = [domain.name for _, domain in self._which]
 
     def read(self) -> list[float | Gap]:
-        """Joules of each, as the counters stand."""
+        """Return the joules of each counter."""
         readings = self._meter.read()
         return [readings[i] for i, _ in self._which]
 
     def gained_j(self, before: Sequence[float | Gap], after: Sequence[float | Gap]) -> float:
-        """Joules between two readings less than a turn of the counter apart."""
+        """Return the joules between two readings that are less than a wrap apart."""
         total = 0.0
         for (_, domain), first, last in zip(self._which, before, after, strict=True):
             if isinstance(first, Gap) or isinstance(last, Gap):
@@ -121,7 +121,7 @@ class DramCounters:
 def measured(
     footprint_gib: float, seconds: float, counters: DramCounters, model: dram.Dram
 ) -> Point:
-    """One footprint, filled and then streamed through."""
+    """Measure one footprint, filled and then streamed through."""
     numbers = np.ones(max(1, int(footprint_gib * 2**30 / 8)))
     watts: list[float] = []
     ended = threading.Event()
@@ -195,7 +195,7 @@ def page(points: Sequence[Point], counters: DramCounters, model: dram.Dram, seco
 
 
 def expected() -> list[tuple[str, str, str]]:
-    """Model on the machine of figure 4.1, and what its tables say of RAPL there."""
+    """Return the model's power on the machine of figure 4.1, and RAPL's from its tables."""
     modules = [dram.Dimm(32.0)] * 16
     known = {4: "25.4 idle, 39.6 training on the CPU (table 3.3)"}
     return [
@@ -209,7 +209,7 @@ def expected() -> list[tuple[str, str, str]]:
 
 
 def available_gib(host: Host) -> float:
-    """Memory that may be taken."""
+    """Return the memory that may be used."""
     for line in (host.read_text("proc", "meminfo") or "").splitlines():
         if line.startswith("MemAvailable:"):
             return float(line.split()[1]) / 2**20

@@ -34,7 +34,7 @@ KEEPS_UP = 1.0
 
 
 def measured(what: str, size: float) -> dict[str, Any]:
-    """One measurement: `fifo|simpy|thesis N`, `philly|noisy SPEED`, `busy:POLICY N`."""
+    """Make one measurement: `fifo|simpy|thesis N`, `philly|noisy SPEED`, `busy:POLICY N`."""
     if what.startswith("busy:"):
         return measured_busy(what.removeprefix("busy:"), int(size))
     if what in ("philly", "noisy"):
@@ -57,7 +57,7 @@ def measured(what: str, size: float) -> dict[str, Any]:
 
 
 def measured_philly(speed: float, head: int | None = None, *, noise: float = 0.0) -> dict[str, Any]:
-    """Philly's trace, or its first jobs, so many times faster than recorded.
+    """Measure Philly's trace, or its first jobs, accelerated by a factor.
 
     With noise, estimates of each job are off by up to that share of the truth.
     """
@@ -79,7 +79,7 @@ def measured_philly(speed: float, head: int | None = None, *, noise: float = 0.0
 
 
 def measured_busy(policy: str, count: int) -> dict[str, Any]:
-    """A policy on the busy trace, deadlines and budget included."""
+    """Measure a policy on the busy trace, deadlines and budget included."""
     world = busy_trace(count)
     simulation = Simulation(
         world.cluster,
@@ -106,12 +106,12 @@ def _timed(simulation: Simulation) -> tuple[SimulationResult, float]:
 
 
 def _most_waiting(result: SimulationResult) -> int:
-    """The longest the queue ever was."""
+    """Return the greatest length of the queue."""
     times_s = np.concatenate([result.jobs.arrival_s, result.started_s])
     change = np.concatenate([np.ones(len(result.jobs)), -np.ones(len(result.jobs))])
     return int(np.cumsum(change[np.argsort(times_s, kind="stable")]).max())
 
 
 def peak_mb() -> float:
-    """Most memory this process ever had."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -10,7 +10,7 @@ __all__ = ["simpy_ends"]
 
 
 class Cluster:
-    """Free GPUs by node, and what the cluster draws: what the engine keeps, in SimPy's style."""
+    """Free GPUs by node, and the cluster's power: the engine's state, in SimPy's style."""
 
     def __init__(self, environment: Any, world: World) -> None:
         self.environment = environment
@@ -27,7 +27,7 @@ class Cluster:
         self.user_gpu_s = [0.0] * len(world.jobs.users)
 
     def draw(self, watts: float) -> None:
-        """A GPU begins to work, or stops (negative): integrate power up to now."""
+        """Start a GPU's work, or end it (negative): integrate power up to now."""
         passed_s = self.environment.now - self.since_s
         power_w = self.active_w + self.idle_w
         self.active_j += self.active_w * passed_s
@@ -39,14 +39,14 @@ class Cluster:
         self.idle_w -= self.idle_gpu_w if watts > 0 else -self.idle_gpu_w
 
     def take(self) -> tuple[int, int]:
-        """A GPU of the node with least to spare."""
+        """Allocate a GPU of the node with least to spare."""
         had = next(n for n, nodes in enumerate(self.nodes_with) if n and nodes)
         node, _ = self.nodes_with[had].popitem()
         self.nodes_with[had - 1][node] = None
         return node, self.free[node].pop()
 
     def give(self, node: int, gpu: int) -> None:
-        """The GPU is free again."""
+        """Free the GPU."""
         had = len(self.free[node])
         del self.nodes_with[had][node]
         self.nodes_with[had + 1][node] = None
@@ -54,7 +54,7 @@ class Cluster:
 
 
 class Gpus:
-    """One `Resource` for all GPUs, whose queue is the waiting line: as lean as SimPy gets."""
+    """One `Resource` for all GPUs, whose queue is the waiting line: the leanest form of SimPy."""
 
     def __init__(self, environment: Any, cluster: Cluster, count: int) -> None:
         import simpy
@@ -85,7 +85,7 @@ class GpusOfTheThesis:
         environment.process(self._scheduler())
 
     def hold(self, use: Any) -> Any:
-        """Wait to be given a GPU, and use it."""
+        """Wait for an assigned GPU, and use it."""
         turn = self._environment.event()
         self._waiting.append(turn)
         self._tell()
@@ -109,7 +109,7 @@ class GpusOfTheThesis:
 
 
 def simpy_ends(world: World, *, as_in_the_thesis: bool = False) -> list[float]:
-    """When each job ends."""
+    """Return the end of each job."""
     import simpy
 
     environment = simpy.Environment()

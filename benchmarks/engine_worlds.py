@@ -1,4 +1,4 @@
-"""What the engine is timed on: many small jobs on one kind of GPU, and Philly's."""
+"""Jobs on which the engine is timed: many small ones on one kind of GPU, and Philly's."""
 
 import os
 from pathlib import Path
@@ -41,14 +41,14 @@ PHILLY_FILES = {
 
 
 class ZeusWithCaps(Zeus):
-    """Least energy-delay product over GPUs, batch sizes, GPU types and power limits."""
+    """Policy of least energy-delay product over GPUs, batch sizes, GPU types and power limits."""
 
     name = "zeus with caps"
     sets_caps = True
 
 
 def small_jobs(count: int) -> World:
-    """One-GPU jobs of 1,000 s on average for 2,048 GPUs, which they keep busy to 95%."""
+    """Return one-GPU jobs of 1,000 s on average for 2,048 GPUs, which they keep busy to 95%."""
     cluster = synthetic_cluster(("a100", NODES, GPUS_PER_NODE))
     oracle = FormulaOracle(cluster)
     kind = JobKind("small", batches=(64,))
@@ -69,7 +69,7 @@ def small_jobs(count: int) -> World:
 
 
 def busy_trace(count: int) -> World:
-    """A trace with all that makes policies slow, for 640 GPUs of three types.
+    """Return a trace with all features that make policies slow, for 640 GPUs of three types.
 
     A backlog every day (arrivals follow the hour), wide jobs, a tenth with a deadline of twice the
     best run time, and a power budget that is lower by day.
@@ -119,12 +119,12 @@ def busy_trace(count: int) -> World:
 
 
 def missing() -> list[str]:
-    """Files of the traces that are not here."""
+    """Return the missing files of the traces."""
     return [name for name in PHILLY_FILES.values() if not (FOLDER / name).is_file()]
 
 
 def philly(speed: float, head: int | None = None) -> World:
-    """Philly's jobs, arriving so many times faster, with throughputs of Gavel and caps of Zeus."""
+    """Return Philly's jobs, accelerated, with throughputs of Gavel and caps of Zeus."""
     changes: dict[str, object] = {
         place: str(FOLDER / name) if place == "jobs.trace.file" else [str(FOLDER / name)]
         for place, name in PHILLY_FILES.items()

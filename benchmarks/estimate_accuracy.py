@@ -41,12 +41,12 @@ class Row:
     codecarbon_w: float
 
     def estimate_w(self, *, with_clock: bool = True) -> float:
-        """Ours, from what the meter would have seen."""
+        """Return Wattloop's estimate, from the values that the meter would read."""
         threads = max(1, self.processor.threads)
         per_core = max(1, threads // max(1, self.processor.cores))
         cores = max(1, threads // per_core)
         if self.some_cores:
-            # The scheduler fills whole cores before it doubles up on any.
+            # The scheduler fills whole cores before it uses second threads.
             busy = self.load * threads
             layers = [min(1.0, max(0.0, busy / cores - k)) for k in range(per_core)]
             first, second = layers[0], layers[1] if per_core > 1 else 0.0
@@ -156,7 +156,7 @@ METHODS: dict[str, Estimator] = {
 
 
 def _next_row(groups: Groups) -> Groups:
-    """The same rows with RAPL of the row after, and the last of each series dropped."""
+    """Return the rows with RAPL of the next row, without the last of each series."""
     return {name: list(_shifted(rows)) for name, rows in groups.items()}
 
 
@@ -168,7 +168,7 @@ def _shifted(rows: list[Row]) -> Iterable[Row]:
 
 
 def _without_first(groups: Groups) -> Groups:
-    """The same rows without the first of each series, whose RAPL covers one second of thirty."""
+    """Return the rows without the first of each series, whose RAPL covers one second of thirty."""
     kept: Groups = {}
     for name, rows in groups.items():
         for some_cores in (False, True):
@@ -185,7 +185,7 @@ READINGS: dict[str, Callable[[Groups], Groups]] = {
 
 
 def _mae_of_tdp(rows: Iterable[Row], method: Estimator) -> float:
-    """Mean absolute error as a share of TDP."""
+    """Return the mean absolute error as a share of TDP."""
     return _mean(abs(method(r) - r.rapl_w) / r.processor.tdp_w for r in rows)
 
 
@@ -194,7 +194,7 @@ def _mae_w(rows: Iterable[Row], method: Estimator) -> float:
 
 
 def _interval(rows: list[Row], *, with_clock: bool) -> tuple[float, float, float]:
-    """Coverage, mean half-width, and the smallest constant one that covers 90%, of TDP."""
+    """Return coverage, mean half-width, and the smallest constant one that covers 90%, of TDP."""
     hits, widths, errors = 0, [], []
     for row in rows:
         estimate = row.estimate_w(with_clock=with_clock)
@@ -210,7 +210,9 @@ def _interval(rows: list[Row], *, with_clock: bool) -> tuple[float, float, float
 
 
 def _bars(groups: Groups) -> list[dict[str, object]]:
-    """Error and interval of the file read in each way, then of the published processors."""
+    """Bars of error and interval for each reading of the file, then for the published
+    processors.
+    """
     bars: list[dict[str, object]] = []
     for reading, suffix in zip(READINGS, ("", "_first_dropped", "_moved_up"), strict=True):
         rows = _flat(READINGS[reading](groups))
@@ -249,7 +251,7 @@ def _bars(groups: Groups) -> list[dict[str, object]]:
 
 
 def _ratio(tried: list[prior.Tried]) -> float:
-    """Our error over CodeCarbon's on one family that was left out."""
+    """Return the estimate's error over CodeCarbon's on one family that was left out."""
     ours = prior.mean_error(tried, lambda t: t.estimate)
     return ours / prior.mean_error(tried, lambda t: t.codecarbon)
 
@@ -332,7 +334,7 @@ lies too low, such as TDP x load, gains from the lag."""
 
 
 def _lag_alone(groups: Groups) -> float:
-    """What the lag alone makes: RAPL moved up a row, taken for the estimate."""
+    """Return the error of the lag alone: RAPL moved up a row, taken for the estimate."""
     pairs = [
         abs(after.rapl_w - row.rapl_w) / row.processor.tdp_w
         for rows in groups.values()
@@ -343,7 +345,7 @@ def _lag_alone(groups: Groups) -> float:
 
 
 def _published_section() -> list[str]:
-    """Families of published processors, each estimated from the others."""
+    """Section on families of published processors, each estimated from the others."""
     parts = prior.published()
     machines = sum(part.servers for part in parts)
     tried = prior.judged(prior.leave_family_out(parts))
@@ -395,7 +397,7 @@ def _published_section() -> list[str]:
 
 
 def _other_walls() -> list[str]:
-    """What hangs on the way from the wall of a server to its packages."""
+    """Section on the losses between the wall of a server and its packages."""
     lines = [
         "The same with other assumptions between the wall and the package (supply 92%, fans 5%, "
         "regulators 10%, 10 W a server and 5 W a chip, 0.1 to 0.2 W per GB):",
@@ -418,7 +420,7 @@ def _other_walls() -> list[str]:
 
 
 def _errors(tried: list[prior.Tried]) -> tuple[float, float]:
-    """Ours and that of CodeCarbon's general law, % of TDP."""
+    """Return the errors of the estimate and of CodeCarbon's general law, % of TDP."""
     return (
         100 * prior.mean_error(tried, lambda t: t.estimate),
         100 * prior.mean_error(tried, lambda t: t.codecarbon),

@@ -1,4 +1,4 @@
-"""Themis and Hades as the thesis says and as it prints them: who waits for whom (ADR 0032).
+"""Waiting times by user under Themis and Hades, as the thesis says and as it prints (ADR 0032).
 
     python benchmarks/fairness.py [--seeds 30] [--quick] [--json FILE]
 
@@ -31,7 +31,7 @@ start, or to the end of the ten hours for who has not started by then. Simulated
 
 
 class Served(NamedTuple):
-    """How one simulation treated its users; means over jobs, then over seeds."""
+    """One simulation's treatment of its users; means over jobs, then over seeds."""
 
     busy_wait_min: float
     other_wait_min: float
@@ -81,7 +81,7 @@ def bars(found: dict[float, dict[str, Served]]) -> list[Bar]:
 
 
 def mean(policy: str, rate_per_s: float, seeds: Sequence[int]) -> Served:
-    """Over seeds."""
+    """Return the mean over seeds."""
     scenario = load_scenario("thesis-imbalanced", {"jobs.generate.rate_per_s": rate_per_s})
     rows = []
     for seed in seeds:
@@ -99,7 +99,7 @@ def mean(policy: str, rate_per_s: float, seeds: Sequence[int]) -> Served:
 
 
 def served(result: SimulationResult) -> Served:
-    """Of one simulation."""
+    """Return the figures of one simulation."""
     jobs = result.jobs
     came = jobs.arrival_s <= result.end_s
     busy = jobs.user == np.argmax(np.bincount(jobs.user[came]))

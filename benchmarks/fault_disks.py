@@ -1,4 +1,4 @@
-"""Stores that cannot be written: the program must not notice."""
+"""Stores that cannot be written: the measured program must not be affected."""
 
 import json
 import os
@@ -80,7 +80,9 @@ class Disk:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Disk]:
-    """1 MiB of tmpfs where we may mount; else a plain folder, and limits on file sizes."""
+    """Make 1 MiB of tmpfs where mounts are allowed, else a plain folder with limits on file
+    sizes.
+    """
     place = folder / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
@@ -133,7 +135,7 @@ def _read_only(disk: Disk, midway: bool) -> None:
 
 
 def _limits(disk: Disk, case: str) -> Callable[[], None] | None:
-    """Without a file system of our own: a limit on the size of files acts like a full disk."""
+    """Return a limit on the size of files, which acts like a full disk."""
     if disk.mounted or "full" not in case:
         return None
     size = 0 if "before" in case else 6_000

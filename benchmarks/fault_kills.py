@@ -18,8 +18,8 @@ from fault_machine import FaultMachine
 
 LONGEST_S = 3.0
 """Kills lie within this time from the start of the program."""
-READ_BESIDE_S = 2.0
-"""By then a process beside a program that measures itself reads the sensors."""
+READER_STARTS_S = 2.0
+"""By then a separate process reads the sensors for a program that measures itself."""
 AT_ONCE = 6
 EXIT_CODE = 5
 
@@ -55,7 +55,7 @@ TARGETS = (
 
 @dataclass
 class Trial:
-    """One program that was killed, and what became of its run."""
+    """One program that was killed, and the state of its run afterwards."""
 
     name: str
     target: str
@@ -75,12 +75,12 @@ class Trial:
 
     @property
     def outside(self) -> bool:
-        """Whether `wattloop run` measures it."""
+        """Return true if `wattloop run` measures it."""
         return "itself" not in self.target
 
 
 def plan(count: int, rng: random.Random, longest_s: float = LONGEST_S) -> list[Trial]:
-    """Trials spread evenly over the targets."""
+    """Spread trials evenly over the targets."""
     trials = []
     for number in range(count):
         target = TARGETS[number % len(TARGETS)]
@@ -90,14 +90,14 @@ def plan(count: int, rng: random.Random, longest_s: float = LONGEST_S) -> list[T
         else:
             after_s = rng.uniform(0.0, longest_s)
             if target in (READER, BOTH_ITSELF):
-                after_s += READ_BESIDE_S
+                after_s += READER_STARTS_S
             program_s = after_s + (0.7 if target in ("wattloop", READER) else 30.0)
         trials.append(Trial(f"trial-{number:03}", target, after_s, program_s))
     return trials
 
 
 def run_trials(machine: FaultMachine, trials: Sequence[Trial]) -> None:
-    """Start, kill, and look what the store has of each."""
+    """Start and kill each program, and check its run in the store."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(lambda trial: kill_one(machine, trial), trials))
     look_up(machine, trials)
@@ -141,7 +141,7 @@ def kill_one(machine: FaultMachine, trial: Trial) -> None:
     if "Traceback" in errors:
         trial.problems.append(f"traceback: {errors[-300:]}")
     if _kills_reader(trial) and not reader:
-        trial.problems.append("nobody read for it")
+        trial.problems.append("no process read for it")
     if trial.target in ("wattloop", READER) and trial.done_s is None:
         trial.problems.append("the program was harmed: it did not come to its end")
     if trial.target == "the program" and trial.exit_code != 128 + signal.SIGKILL:
@@ -154,7 +154,7 @@ def _kills_reader(trial: Trial) -> bool:
 
 
 def _reader_of(pid: int) -> list[int]:
-    """The process that reads for a program, by what it says of itself."""
+    """Return the process that reads for a program, by its own description."""
     name = f"wattloop sampler of {pid}".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -165,7 +165,7 @@ def _reader_of(pid: int) -> list[int]:
 
 
 def look_up(machine: FaultMachine, trials: Sequence[Trial]) -> None:
-    """Ask the store, as a user would, and compare."""
+    """Query the store, as a user would, and compare."""
     listed = machine.wattloop("runs", "list", "--limit", "0", "--json", "-")
     runs = json.loads(listed.stdout)["runs"]
     with sqlite3.connect(machine.store) as connection:
@@ -217,7 +217,7 @@ def right_statuses(trial: Trial) -> tuple[str, ...]:
 
 
 def corrupt_files(machine: FaultMachine) -> list[str]:
-    """What is not as it should be in the store's files."""
+    """Return the faults in the store's files."""
     found = [p.name for p in machine.journals.glob("*")]
     with sqlite3.connect(machine.store) as connection:
         (verdict,) = connection.execute("PRAGMA integrity_check").fetchone()

@@ -1,4 +1,4 @@
-"""A machine with known power, for programs that are going to be killed on it."""
+"""A machine with known power, for programs that are killed on it."""
 
 import multiprocessing
 import os
@@ -52,7 +52,7 @@ class FaultMachine:
         }
 
     def cpu_energy_j(self, begin_s: float, end_s: float) -> float:
-        """What packages and DRAM truly used between two moments of the monotonic clock."""
+        """Return the true use of packages and DRAM between two moments of the monotonic clock."""
         curve = Sum((*PACKAGES, DRAM))
         return curve.energy_j(end_s - self.start_s) - curve.energy_j(begin_s - self.start_s)
 
@@ -79,7 +79,7 @@ def fault_machine(folder: Path) -> Iterator[FaultMachine]:
 
 
 def _drive(root: Path, ready: object, stop: object) -> None:
-    os.nice(-5 if os.geteuid() == 0 else 0)  # the sensor must not wait for what it measures
+    os.nice(-5 if os.geteuid() == 0 else 0)  # the sensor must not wait for the measured program
     tree = PowercapTree(root)
     zones = {tree.add_package(i, range_uj=600_000_000): c for i, c in enumerate(PACKAGES)}
     zones[tree.add_child(next(iter(zones)), "dram", range_uj=600_000_000)] = DRAM
@@ -89,7 +89,7 @@ def _drive(root: Path, ready: object, stop: object) -> None:
 
 
 def wait_for(what: object, timeout_s: float = 60.0) -> None:
-    """Until `what()` is true."""
+    """Wait until `what()` is true."""
     give_up_s = time.monotonic() + timeout_s
     while not what():  # type: ignore[operator]  # any callable
         if time.monotonic() > give_up_s:

@@ -1,4 +1,4 @@
-"""Many ranks on one node, against a single watcher and the truth."""
+"""Many ranks on one node, compared with a single watcher and the true energy."""
 
 import json
 import os
@@ -47,7 +47,7 @@ session.close()
 
 @dataclass(frozen=True)
 class RanksOutcome:
-    """One job."""
+    """Results of one job."""
 
     how: str
     ranks: int
@@ -72,7 +72,7 @@ class RanksOutcome:
 
 
 def ranks_outcome(ranks: int, lasting_s: float) -> RanksOutcome:
-    """Every rank measures itself; the total is what `wattloop runs job` says."""
+    """Run ranks that measure themselves; the total is that of `wattloop runs job`."""
     with _node(ranks) as node:
         node.start(lambda rank: [sys.executable, "-c", RANK, str(node.meeting), str(rank)])
         node.work(lasting_s)
@@ -80,7 +80,7 @@ def ranks_outcome(ranks: int, lasting_s: float) -> RanksOutcome:
 
 
 def killed_owner_outcome(ranks: int, lasting_s: float) -> RanksOutcome:
-    """As before, but the rank that reads the devices for all is killed half-way."""
+    """Run the same, but kill the rank that reads the devices for all half-way."""
     with _node(ranks) as node:
         node.start(lambda rank: [sys.executable, "-c", RANK, str(node.meeting), str(rank)])
         node.work(lasting_s, kill_first=True)
@@ -88,7 +88,7 @@ def killed_owner_outcome(ranks: int, lasting_s: float) -> RanksOutcome:
 
 
 def commands_outcome(ranks: int, lasting_s: float) -> RanksOutcome:
-    """Every rank is started by `wattloop run --json`; the total is the sum of those that count."""
+    """Run ranks started by `wattloop run --json`; the total is the sum of those that count."""
     with _node(ranks) as node:
 
         def command(rank: int) -> list[str]:
@@ -168,7 +168,7 @@ class _Node:
             )
 
     def work(self, lasting_s: float, *, kill_first: bool = False) -> None:
-        """All begin together, work and end together."""
+        """Run all ranks: they begin, work and end together."""
         begun = self.meeting.glob
         if "measure" in str(self.processes[0].args):
             wait_for(lambda: len(list(begun("*.up"))) == self.ranks)

@@ -1,4 +1,4 @@
-"""Two hundred nodes at 1 Hz into PostgreSQL, through the server, while people read the Jobs page.
+"""Two hundred nodes at 1 Hz into PostgreSQL, through the server, while readers open the Jobs page.
 
     python benchmarks/fleet_ingest.py [--seconds 300] [--nodes 200] [--kubernetes] [--json FILE]
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 @dataclass
 class Reading:
-    """What readers saw, and what everybody used."""
+    """Response times of readers, and the processor time of all parts."""
 
     ms: dict[str, list[float]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -71,12 +71,12 @@ class Reading:
 
     @property
     def lost(self) -> int:
-        """Samples that a node wrote and the store does not have."""
+        """Return the samples that a node wrote and the store lacks."""
         return sum(max(0, n - self.stored.get(run, 0)) for run, n in self.sent.items())
 
     @property
     def twice(self) -> int:
-        """Samples that the store has and no node wrote."""
+        """Return the samples in the store that no node wrote."""
         return sum(max(0, n - self.sent.get(run, 0)) for run, n in self.stored.items())
 
 
@@ -153,7 +153,7 @@ def _output(client: subprocess.Popen[bytes]) -> bytes:
 
 
 def _read(server: FleetServer, found: Reading, stop: threading.Event, number: int) -> None:
-    """One person at a browser."""
+    """Read as one person at a browser."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     for turn in itertools.count(number):
         if stop.wait(EVERY_S):
@@ -182,7 +182,7 @@ def _get(server: FleetServer, path: str) -> dict[str, Any]:
 
 
 def _cpu_s(server_pid: int) -> dict[str, float]:
-    """Processor time so far of the server, and of our PostgreSQL with all its children."""
+    """Return the processor time so far of the server, and of PostgreSQL with all its children."""
     below = psutil.Process().children(recursive=True)
     postgres = [process for process in below if process.name() == "postgres"]
     return {

@@ -2,7 +2,7 @@
 
     python benchmarks/fleet_ingest_nodes.py FOLDER URL FIRST COUNT SECONDS [slurm|kubernetes]
 
-The senders are those of the agent, one thread each; what is simulated is the measuring.
+The senders are those of the agent, one thread each; only the measurement is simulated.
 Prints what was written, as JSON: run -> samples.
 """
 
@@ -51,13 +51,13 @@ class Run:
     samples: int = 0
 
     def sample(self, now_s: float, power_w: float) -> None:
-        """One reading of every domain."""
+        """Write one reading of every domain."""
         values = array("d", [power_w + random.randrange(1_000) / 100 for _ in DOMAINS])
         self.writer.samples(0, len(DOMAINS), array("d", [now_s]), values)
         self.samples += 1
 
     def end(self, now_s: float) -> None:
-        """The job is over."""
+        """End the job."""
         span_s = now_s - self.begun_s
         energies = tuple(
             DomainEnergy(
@@ -76,7 +76,7 @@ class Run:
 
 
 class Node:
-    """A node: what no job uses, and one job after the other."""
+    """A node: its unallocated energy, and one job after the other."""
 
     def __init__(self, folder: Path, url: str, number: int, kind: str) -> None:
         self.kind = kind
@@ -93,14 +93,14 @@ class Node:
         self.delivery = Delivery(options, self.status)
 
     def status(self) -> NodeStatus:
-        """What the node says of itself."""
+        """Return the node's report on itself."""
         watts = {d["name"]: self.power_w / len(DOMAINS) for d in DOMAINS}
         limits = {d["name"]: d["tdp_w"] for d in DOMAINS}
         jobs = () if self.job is None else (self.job.run_id[-6:],)
         return NodeStatus(power_w=watts, limit_w=limits, provenance="simulated", jobs=jobs)
 
     def tick(self, now_s: float) -> None:
-        """A second has passed."""
+        """Advance by a second."""
         self.power_w = 270.0 + random.random()
         self.idle.sample(now_s, 5.0)
         if self.job is None or now_s > self.job.until_s:
@@ -113,7 +113,7 @@ class Node:
         self.job.sample(now_s, 40.0)
 
     def finish(self, now_s: float) -> None:
-        """The benchmark ends: so do the node's runs."""
+        """End the node's runs at the end of the benchmark."""
         for run in (self.idle, self.job):
             if run is not None:
                 self._ended(run, now_s)
@@ -151,7 +151,7 @@ def main() -> None:
     starts = [random.random() for _ in nodes]
     deliveries = ExitStack()
     for wait_s, node in sorted(zip(starts, nodes, strict=True), key=lambda pair: pair[0]):
-        time.sleep(max(0.0, wait_s / count))  # two hundred machines do not start in one moment
+        time.sleep(max(0.0, wait_s / count))  # two hundred machines do not start at the same moment
         deliveries.enter_context(node.delivery)
     begun_s = time.monotonic()
     late_s = 0.0

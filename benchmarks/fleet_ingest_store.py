@@ -43,7 +43,7 @@ WHERE r.run_id NOT LIKE 'old-%' GROUP BY r.run_id
 
 
 def fill_old_jobs(store: Store, jobs: int) -> None:
-    """Jobs of the months before, without samples."""
+    """Insert jobs of the earlier months, without samples."""
     with store.writing() as connection:
         for statement in (RUNS, FACTS, JOBS):
             connection.execute(text(statement), {"jobs": jobs} if ":jobs" in statement else {})
@@ -52,6 +52,6 @@ def fill_old_jobs(store: Store, jobs: int) -> None:
 
 
 def samples_by_run(store: Store) -> dict[str, int]:
-    """How many instants of each run of the benchmark are in the store."""
+    """Return the number of samples in the store for each run of the benchmark."""
     with store.reading() as connection:
         return {run_id: int(n) for run_id, n in connection.execute(text(SAMPLES))}

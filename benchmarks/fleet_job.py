@@ -1,4 +1,4 @@
-"""What a job of the kill benchmark does: load its virtual GPUs for a while, and say that it did.
+"""Job of the kill benchmark: load its virtual GPUs for a while, and report it.
 
 python fleet_job.py NAME SECONDS LOAD FOLDER
 """
@@ -25,7 +25,7 @@ def main(name: str, seconds: float, load: float, folder: Path) -> None:
 
 
 def say(path: Path, word: str) -> None:
-    """One line, whole, at the end of what there is."""
+    """Append one whole line to the file."""
     line = f"{word} {os.environ.get('SLURM_JOB_ID', '')} {time.monotonic()}\n"
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:

@@ -1,27 +1,27 @@
-"""Kill any part of a fleet at any moment: is every job run once, every joule kept, every cap back?
+"""Kills of any part of a fleet: is every job run once, every joule stored, every cap restored?
 
 A real Slurm (two nodes of four virtual GPUs on one machine), the driver of `wattloop slurm run`, an
 agent and a control daemon on each node, `wattloop serve` on PostgreSQL. Jobs load one to four GPUs
 for one to five seconds under a cap of -20% that the agent asks of the control daemon. At random
 moments one of the driver, an agent, PostgreSQL, the server, a control daemon and a slurmd is killed
 with SIGKILL, or slurmctld told to end, and comes back up to four seconds later, so that several are
-down at once. Our own processes are started again as systemd would.
+down at once. Wattloop's own processes are started again as systemd would.
 
 After every trial, with everything up again: each job must have said "done" exactly once, none may
 be held, pending or unknown; the joules of all runs in the store, jobs' and those of no job, must be
 those of the virtual cards' own books over the same time, GPU by GPU; every card's limit must be
 what it was, and no journal of a lever may be left.
 
-What Slurm does by itself was kept apart. slurmctld is not killed with SIGKILL because it writes its
-state down every few seconds only: after one that was, Slurm runs jobs a second time that have
+Slurm's own faults are counted separately. slurmctld is not killed with SIGKILL because it writes
+its state down every few seconds only: after one that was, Slurm runs jobs a second time that have
 ended, and never runs the epilog of others (3 and 2 of 10 in a trial without any driver). While the
 last jobs are waited for, `scontrol reconfigure` is called every 15 s: a slurmctld (22.05) that is
 restarted while jobs end may keep their GPUs counted as in use on a node without jobs, and a job
 whose slurmd is killed during its prolog stays RUNNING for the reason Prolog; this mends both. (A
 run in which it was called only once per trial, at its end, was stopped in its sixth trial: six jobs
-waited for GPUs that Slurm counted as in use.) Jobs that Slurm requeues are told to start in ten
-seconds instead of after two minutes. (Told to start at once, one of 288 jobs in a run before this
-one was killed by Slurm: its new start came in the second in which the old one was revoked.)
+waited for GPUs that Slurm counted as in use.) Jobs that Slurm requeues start after ten seconds
+instead of two minutes. (Started at once, one of 288 jobs in a run before this one was killed by
+Slurm: its new start came in the second in which the old one was revoked.)
 
 Of earlier runs, with earlier code on a busier machine, three were not clean: of 288 jobs one was
 lost (to the start in the revoked second, above); joules of three cards were off by 0.15 to 0.3% in
@@ -57,7 +57,7 @@ ENDS_S, KEPT_S, BACK_S = 240.0, 120.0, 60.0
 
 @dataclass
 class Trial:
-    """Jobs, kills, and what was found afterwards."""
+    """Jobs, kills, and the findings afterwards."""
 
     number: int
     seed: int
@@ -142,7 +142,7 @@ def run(trial: Trial, fleet: Fleet, kills: int, jobs: int) -> None:
 
 
 def killing(trial: Trial, fleet: Fleet, rng: random.Random, count: int) -> None:
-    """Kills and returns, in the order of their times."""
+    """Apply kills and returns, in the order of their times."""
     begin_s = time.monotonic()
     down: dict[str, float] = {}
     next_s = begin_s + rng.uniform(0, BETWEEN_S)
@@ -164,7 +164,9 @@ def check_jobs(trial: Trial, fleet: Fleet) -> None:
     told_s, hurried = time.monotonic(), set[str]()
 
     def all_gone() -> bool:
-        """Who is requeued would wait two minutes: it is told to start soon, as people do."""
+        """Wait for all jobs; a requeued job would wait two minutes, so it is started sooner, as
+        by a user.
+        """
         nonlocal told_s
         if time.monotonic() - told_s > MENDS_S:
             fleet.lab.run("scontrol", "reconfigure", check=False)
@@ -210,12 +212,14 @@ def check_caps(trial: Trial, fleet: Fleet) -> None:
 
 
 def check_joules(trial: Trial, fleet: Fleet) -> None:
-    """Runs cover a node's time without holes: their joules are those of the cards' own books."""
+    """Check that runs cover a node's time without holes and have the joules of the cards' own
+    books.
+    """
     ended_s = time.monotonic() + 2.0
     found: list[RunRecord] = []
 
     def covered() -> bool:
-        # first the nodes: what has left them is in the store when that is asked
+        # first the nodes: their delivered data is then in the store
         delivered = all(len(waiting(fleet, node)) <= 1 for node in NODES)
         found[:] = runs(fleet)
         return delivered and all(until(found, node) >= ended_s for node in NODES)
@@ -261,7 +265,7 @@ def write_runs(trial: Trial, fleet: Fleet, found: Sequence[RunRecord]) -> None:
 
 
 def runs(fleet: Fleet) -> list[RunRecord]:
-    """Runs that ended, as the store has them; none while it cannot be asked."""
+    """Return the ended runs in the store; none while it is unreachable."""
     try:
         with open_store(fleet.postgres.url) as store:
             return [
@@ -272,13 +276,13 @@ def runs(fleet: Fleet) -> list[RunRecord]:
 
 
 def waiting(fleet: Fleet, node: str) -> list[Path]:
-    """Journals that a node still has: that of what no job uses now, and others to be stored."""
+    """Return a node's journals: that of unallocated energy, and others to be stored."""
     folder = fleet.folder / f"agents/{node}/journals"
     return [path for path in folder.glob("*") if path.suffix in (".journal", ".died", ".thinned")]
 
 
 def until(found: Sequence[RunRecord], node: str) -> float:
-    """Up to when everything of a node is in the store."""
+    """Return the time up to which all data of a node is in the store."""
     return max((ends(r) for r in found if r.host == node and r.kind == "unallocated"), default=0.0)
 
 
@@ -287,7 +291,7 @@ def ends(run: RunRecord) -> float:
 
 
 def killed(trial: Trial) -> int:
-    """Kills with SIGKILL."""
+    """Return the number of kills with SIGKILL."""
     return sum(name != "slurmctld" for _, name in trial.kills)
 
 

@@ -61,7 +61,7 @@ control: {{socket: "{folder}/{{node}}.sock", default_cap: "-20%"}}
 
 
 class Part:
-    """A process that is started again when it ends, as a service is."""
+    """A process that is started again when it ends, like a service."""
 
     program: Sequence[str] = ("-m", "wattloop")
 
@@ -74,19 +74,19 @@ class Part:
         self._tried_s = 0.0
 
     def start(self) -> None:
-        """From now on it runs."""
+        """Let the process run from now on."""
         self.held_down = False
         self.look_after()
 
     def kill(self) -> None:
-        """At once, and it stays down until `start`."""
+        """Kill at once, and stay down until `start`."""
         self.held_down = True
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self) -> int:
-        """As an operator does; its exit code."""
+        """Stop as an operator does; return the exit code."""
         self.held_down = True
         if self._process is None:
             return 0
@@ -94,7 +94,7 @@ class Part:
         return self._process.wait(60)
 
     def look_after(self) -> None:
-        """Start it if it is not there; at most once a second."""
+        """Start the process if it has ended, at most once a second."""
         ended = self._process is None or self._process.poll() is not None
         if self.held_down or not ended or time.monotonic() - self._tried_s < 1.0:
             return
@@ -112,7 +112,7 @@ class Part:
 
 
 class Keeping(BackgroundThread):
-    """Has every part that ended come back, while a block runs."""
+    """A block in which every ended part is started again."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__("keeping")
@@ -125,13 +125,13 @@ class Keeping(BackgroundThread):
 
 
 class Fleet:
-    """Everything; use it as a context manager.
+    """The whole fleet; use it as a context manager.
 
     Args:
-        folder: for configurations, logs, jobs' own words.
+        folder: for configurations, logs and jobs' output.
         policy: of the driver.
         budget: of the driver.
-        without: parts that are not there.
+        without: parts to leave out.
     """
 
     def __init__(self, folder: Path, policy: str, budget: str, without: Sequence[str] = ()) -> None:
@@ -175,12 +175,12 @@ class Fleet:
         self._stack.close()
 
     def targets(self) -> list[str]:
-        """What can be killed, each kind as often as the others."""
+        """Return the parts that can be killed, each kind as often as the others."""
         kinds = ["driver", "agent", "postgres", "server", "daemon", "slurmd", "slurmctld"]
         return [n for kind in kinds if kind not in self._without for n in self._of_kind(kind)]
 
     def kill(self, name: str) -> None:
-        """`kill -9`; slurmctld, which forgets its last seconds then, is told to end."""
+        """Kill with `kill -9`; slurmctld, which would lose its last seconds, is told to end."""
         if name in self.parts:
             self.parts[name].kill()
         elif name == "postgres":
@@ -200,7 +200,7 @@ class Fleet:
             self.lab.spawn(name.partition(" ")[2] or name)
 
     def submit(self, name: str, rng: random.Random) -> int:
-        """A job that loads one to four GPUs for a few seconds."""
+        """Submit a job that loads one to four GPUs for a few seconds."""
         seconds, load = rng.uniform(1.0, 5.0), rng.uniform(0.4, 1.0)
         gpus = rng.choice((1, 1, 1, 2, 2, 4))
         words = f"{sys.executable} {HERE}/fleet_job.py {name} {seconds} {load} {self.folder}/said"
@@ -212,13 +212,13 @@ class Fleet:
         return shared_gpus(GPUS, RealClock(), self.lab.environment_of(node))
 
     def nodes_are_up(self) -> bool:
-        """Whether Slurm may use all of them; a driver at work has them reserved."""
+        """Return true if Slurm may use all of them; a running driver has them reserved."""
         states = self.lab.run("sinfo", "-h", "-N", "-o", "%t", check=False).split()
         up = ("idle", "mix", "alloc", "comp", "resv")
         return len(states) == len(NODES) and all(state in up for state in states)
 
     def wait(self, done: Callable[[], bool], timeout_s: float) -> bool:
-        """Whether it comes true."""
+        """Wait for a condition; return false if it does not hold in time."""
         give_up_s = time.monotonic() + timeout_s
         while not done():
             if time.monotonic() > give_up_s:
@@ -227,7 +227,7 @@ class Fleet:
         return True
 
     def _of_kind(self, kind: str) -> list[str]:
-        """Two for each kind, so that kinds are equally likely."""
+        """Return two of each kind, so that kinds are equally likely."""
         if kind in ("agent", "daemon", "slurmd"):
             return [f"{kind} {node}" for node in NODES]
         return [kind] * len(NODES)

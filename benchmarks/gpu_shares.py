@@ -90,7 +90,7 @@ not add up. Intervals at the limit no longer count in the fit, except that their
 
 
 class Program(NamedTuple):
-    """A process: its kind of work, its load, and when it works."""
+    """A process: its kind of work, its load, and its times."""
 
     owner: WorkOwner
     activity: Activity
@@ -200,9 +200,7 @@ def world(dice: random.Random, make: Make) -> tuple[dict[str, float], list[bool]
         before_j = after_j
     used = card.process_use(begin_s, clock.now_s())
     true = {int(owner.pid): each.energy_j for owner, each in used.items() if owner.pid}
-    idle_w = card.model.idle_w * dice.gauss(
-        1.0, 0.05
-    )  # as a table or an earlier measurement has it
+    idle_w = card.model.idle_w * dice.gauss(1.0, 0.05)  # as from a table or an earlier measurement
     fit = fit_power(intervals, idle_w=idle_w, limit_w=card.model.default_limit_w)
     parts = DeviceDivision(intervals, fit).parts()
     errors = {"wattloop": _worst({u: part.energy_j for u, part in parts.items()}, true)}

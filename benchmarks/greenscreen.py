@@ -4,10 +4,10 @@
     python benchmarks/greenscreen.py [--full] [--store FILE] [--figures FOLDER] [--json FILE]
 
 The first makes the page of runs that `greenscreen_gpu.py` has trained and measured on a GPU. The
-second runs `examples/greenscreen/short.yaml` (half an hour and more on a CPU; what is in the store
-is not run again) or, with `--full`, `space.yaml`: 100 runs of 50 epochs as in the paper, with the
-measured energy of a GPU. Of both, it shows what `wattloop analyze top|ols|matrix|correlation|
-clusters` says.
+second runs `examples/greenscreen/short.yaml` (half an hour and more on a CPU; stored runs are not
+repeated) or, with `--full`, `space.yaml`: 100 runs of 50 epochs as in the paper, with the measured
+energy of a GPU. For both, it shows the results of `wattloop analyze
+top|ols|matrix|correlation|clusters`.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def searched(args: argparse.Namespace) -> str:
-    """The name of the search, which is gone on with where it was stopped."""
+    """Run or continue the search, and return its name."""
     args.store.parent.mkdir(parents=True, exist_ok=True)
     with open_store(str(args.store)) as store:
         known = {
@@ -147,14 +147,14 @@ def wattloop(args: argparse.Namespace, *words: str) -> None:
 
 
 class MeasuredRuns(NamedTuple):
-    """What `greenscreen_gpu.py` wrote: the machine and settings, and a row per run."""
+    """Records of `greenscreen_gpu.py`: the machine and settings, and a row per run."""
 
     facts: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]]
 
     @property
     def whole(self) -> list[Mapping[str, Any]]:
-        """Runs that were trained to their end."""
+        """Return the runs that were trained to their end."""
         return [row for row in self.rows if row["energy_j"] is not None]
 
 
@@ -170,7 +170,7 @@ def read_runs(path: Path) -> MeasuredRuns:
 
 
 def row_of(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters and results of a run; its first point is the network as it was set up."""
+    """Return parameters and results of a run; its first point is the network after set-up."""
     metrics, row = run["metrics"], {"run": run["run"], "status": run["status"]} | run["parameters"]
     if "trainings" not in metrics:  # it diverged, or was cut
         return row | dict.fromkeys((*RESULTS, OF_AN_EPOCH))
@@ -236,13 +236,13 @@ def measured_page(found: MeasuredRuns, args: argparse.Namespace) -> Page:
 
 
 def shown_path(path: Path) -> str:
-    """The path below the repository; the name alone where it lies elsewhere."""
+    """Return the path below the repository; the name alone for a path elsewhere."""
     whole = path.resolve()
     return str(whole.relative_to(ROOT)) if whole.is_relative_to(ROOT) else path.name
 
 
 def counter_bars(found: MeasuredRuns) -> list[Bar]:
-    """How the energy of the epochs agrees with NVML's counter, read by the training itself."""
+    """Bars of the agreement between the epochs' energy and NVML's counter, read by the training."""
     apart = [abs(r["energy_j"] / r["counter_j"] - 1) for r in found.whole if r["counter_j"]]
     failed = [row for row in found.rows if row["status"] == "diverged"]
     idle_w = found.facts["idle_w"]
@@ -258,7 +258,7 @@ def counter_bars(found: MeasuredRuns) -> list[Bar]:
 
 
 def by_level(found: MeasuredRuns, name: str) -> Table:
-    """Medians of the runs with each level of a parameter."""
+    """Return medians of the runs with each level of a parameter."""
     cells = []
     for level in dict.fromkeys(sorted((row[name] for row in found.rows), key=str)):
         own = [row for row in found.rows if row[name] == level]
@@ -287,7 +287,7 @@ def page_of(rows: table.RunTable, args: argparse.Namespace) -> Page:
 
 
 def analysed(rows: table.RunTable, args: argparse.Namespace, energy: str) -> Analysed:
-    """What the report of the paper has; `energy` is the column that is explained."""
+    """Analyse as in the paper's report; `energy` is the explained column."""
     top = top_runs(rows, count=5)
     found: list[Findings] = [top, *top.others]
     said = [f"{(rows.source or 'energy').capitalize()}."]
@@ -340,7 +340,7 @@ def regression_bars(fitted: Regression) -> list[Bar]:
 
 
 def verdict(fitted: Regression) -> str:
-    """Which parameters the F tests of the regression single out, and what it is worth."""
+    """Name the parameters with significant F tests, and the strength of the regression."""
     (by_parameter,) = fitted.others
     names = [row["parameter"] for row in by_parameter.rows if (row["p"] or 1) < 0.05]
     told = ", ".join(names) or "no parameter"
@@ -354,7 +354,7 @@ def verdict(fitted: Regression) -> str:
 
 
 def attempted(analysis: Any) -> Any:
-    """What it finds; None, said, where the rows are too few."""
+    """Run an analysis; with too few rows print the reason and return None."""
     try:
         return analysis()
     except ConfigError as error:
@@ -369,7 +369,9 @@ def as_table(found: Findings, title: str = "", most: int = 100) -> Table:
 
 
 def turned(found: Findings) -> Table:
-    """A row per column and a column per cluster: there are more columns than a page is wide."""
+    """Return a row per column and a column per cluster, since a page is too narrow for all
+    columns.
+    """
     names: Mapping[str, str] = found.columns
     keys = [key for key in names if key != "cluster"]
     header = ["", *(f"cluster {row['cluster']}" for row in found.rows)]

@@ -113,7 +113,7 @@ def parsed() -> argparse.Namespace:
 def seconds_of_a_step(
     default: dict[str, Any], widths: tuple[int, ...], device: str, images: int
 ) -> float:
-    """Time of an eager step with the smallest batch and AdamW, the costliest optimizer."""
+    """Measure an eager step with the smallest batch and AdamW, the most expensive optimizer."""
     chosen = default | {"batch_size": 4, "optimizer": "AdamW", "partitioning": "60-20-20"}
     training = Training(chosen, widths=widths, device=device, images=min(images, 400))
     training.warm_up()
@@ -123,13 +123,13 @@ def seconds_of_a_step(
 
 
 def epochs_for(step_s: float, images: int) -> int:
-    """As many as keep the smallest batch within `LONGEST_S`."""
+    """Return the number of epochs that keep the smallest batch within `LONGEST_S`."""
     epoch_s = SPREAD * step_s * 0.75 * images / 4
     return max(FEWEST_EPOCHS, min(MOST_EPOCHS, int(LONGEST_S / epoch_s)))
 
 
 def energy_counter() -> Callable[[], float | None]:
-    """NVML's own counter, read next to the search's meter: what that is compared with."""
+    """Read NVML's own counter, as a comparison for the search's meter."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -146,7 +146,7 @@ def energy_counter() -> Callable[[], float | None]:
 
 
 def facts_of(device: str, counter_j: Callable[[], float | None]) -> dict[str, Any]:
-    """The machine, versions and settings, and what the GPU draws with a context and no work."""
+    """Return the machine, versions and settings, and the GPU's power with a context and no work."""
     begin_j, begin_s = counter_j(), time.monotonic()
     idle_w = None
     if begin_j is not None:

@@ -50,7 +50,7 @@ TYPES = {
 
 
 def rounded(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
-    """`x` on the levels of eight bits; gradients pass as if it were not (straight through)."""
+    """Round `x` to the levels of eight bits; gradients pass unchanged (straight through)."""
     scale = (x.detach().abs().amax(dim=axes, keepdim=True) / LEVELS).clamp_min(1e-6)
     return x + ((x / scale).round() * scale - x).detach()
 
@@ -71,7 +71,7 @@ class QuantizedLinear(nn.Linear):
 
 
 class Block(nn.Module):
-    """Two convolutions and what they are added to (He et al., 2016)."""
+    """Two convolutions and their residual (He et al., 2016)."""
 
     def __init__(self, conv: type[nn.Conv2d], before: int, width: int, stride: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class ResNet(nn.Module):
 def network(
     widths: tuple[int, ...], precision: str, internal: str, device: str
 ) -> tuple[ResNet, Callable[[torch.Tensor], torch.Tensor], Mapping[str, torch.Tensor]]:
-    """The network, what computes its training steps, and its first weights.
+    """Return the network, its compiled training step, and its first weights.
 
     One network serves all runs of a kind, so that a pass is compiled once per precision, for any
     batch size, and not in every run that asks for it.
@@ -130,13 +130,13 @@ def network(
 
 
 def restored(model: nn.Module, first: Mapping[str, torch.Tensor]) -> None:
-    """Put the first weights back, and forget the gradients."""
+    """Restore the first weights, and drop the gradients."""
     model.load_state_dict(first)
     model.zero_grad(set_to_none=True)
 
 
 def scheduled(kind: str, rate: float, step: int) -> float:
-    """The learning rate of a step, by the formulas of Keras's schedules."""
+    """Return the learning rate of a step, by the formulas of Keras's schedules."""
     part = min(step, DECAY_STEPS) / DECAY_STEPS
     return {
         "constant": lambda: rate,
@@ -160,7 +160,7 @@ def optimizer(args: argparse.Namespace, model: nn.Module) -> torch.optim.Optimiz
 
 
 class Training:
-    """One configuration: set up, trained as often as it takes, judged.
+    """One configuration: set-up, repeated training, evaluation.
 
     Args:
         chosen: the ten parameters by name.
@@ -184,7 +184,7 @@ class Training:
         self.restart()
 
     def restart(self) -> None:
-        """Back to the first weights, the first order of the data and a new optimizer."""
+        """Return to the first weights, the first order of the data and a new optimizer."""
         restored(self.model, self._first)
         self._optimizer = optimizer(self.args, self.model)
         self._scaler = torch.amp.GradScaler(self.device, FIRST_SCALE, enabled=self._mixed)
@@ -202,7 +202,7 @@ class Training:
         self.restart()
 
     def epoch(self) -> dict[str, float]:
-        """Train an epoch; loss and accuracy of the training part."""
+        """Train an epoch; return loss and accuracy of the training part."""
         args = self.args
         return self._epoch_of(batches(self._train, args.batch_size, args.augmentation, self._rng))
 
@@ -261,7 +261,7 @@ class Training:
 
     @torch.no_grad()
     def quantize_weights(self) -> None:
-        """Put every kernel on the levels of eight bits."""
+        """Round every kernel to the levels of eight bits."""
         for weight in self._kernels():
             weight.copy_(rounded(weight, tuple(range(1, weight.ndim))))
 
@@ -269,7 +269,7 @@ class Training:
         return [m.weight for m in self.model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
 
     def weight_bytes(self) -> int:
-        """What the weights take when they are stored: kernels in eight bits where quantised."""
+        """Return the size of the stored weights: kernels in eight bits where quantised."""
         quantized = self.args.internal.endswith("quantization")
         eight_bits = {id(weight) for weight in self._kernels()} if quantized else set()
         return sum(
@@ -279,7 +279,7 @@ class Training:
 
 
 def _loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy against a share of each class, in float32 where the network is in float16."""
+    """Return the cross-entropy, in float32 where the network is in float16."""
     wide = torch.float32 if logits.dtype is torch.float16 else logits.dtype
     return F.cross_entropy(logits.to(wide), labels.to(wide))
 
@@ -287,9 +287,9 @@ def _loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def trained(
     trial: Any, training: Training, *, epochs: int, counter_j: Callable[[], float | None]
 ) -> None:
-    """Train under a search; the report of epoch 0 is of the network as it was set up.
+    """Train under a search; the report of epoch 0 is of the network after set-up.
 
-    What comes before that report is the set-up, which compiles. A training of less than `LEAST_S`
+    The time before that report is the set-up, which compiles. A training of less than `LEAST_S`
     is repeated from its beginning with the same seed, because the energy counter of a GPU is only
     updated ten times a second: the energy of an epoch is a mean over all repetitions.
     """

@@ -1,4 +1,4 @@
-"""Energy per training step on a real GPU: what it costs, and whether it is right.
+"""Energy per training step on a real GPU: cost and accuracy of the measurement.
 
     python benchmarks/h200_steps.py [--json FILE]
 
@@ -94,7 +94,7 @@ class Work:
         self.step_s = self._timed_s(50)
 
     def step(self) -> Any:
-        """One step; its loss stays where it is."""
+        """Run one step; its loss stays on the device."""
         loss = self.model(self.data).float().pow(2).mean()
         loss.backward()
         self.optimizer.step()
@@ -152,14 +152,14 @@ class Counter:
 
     @property
     def domain(self) -> str:
-        """What Wattloop calls this GPU."""
+        """Return Wattloop's name of this GPU."""
         return f"gpu:{self._nvml.nvmlDeviceGetIndex(self._handle)}"
 
     def read_j(self) -> float:
         return int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1_000
 
     def tick(self, meanwhile: Callable[[], Any]) -> tuple[float, float]:
-        """Time and joules just after the counter changed, while the GPU is kept busy."""
+        """Return time and joules just after the counter changed, while the GPU is kept busy."""
         last_j = self.read_j()
         while True:
             meanwhile()
@@ -172,7 +172,7 @@ class Counter:
 
 @dataclass
 class Findings:
-    """What was found."""
+    """Results of the benchmark."""
 
     device: str
     layers: int
@@ -234,7 +234,9 @@ LABELS = {
 
 
 def overheads(findings: Findings, work: Work, counter: Counter, rounds: int, steps: int) -> None:
-    """Blocks in turn; each is compared with the mean of the plain blocks before and after it."""
+    """Run blocks in turn; each is compared with the mean of the plain blocks before and after
+    it.
+    """
     loops: dict[str, Callable[[int], None]] = {
         "plain": lambda n: plain(work, n),
         "ours": lambda n: ours(work, n),
@@ -262,7 +264,7 @@ def overheads(findings: Findings, work: Work, counter: Counter, rounds: int, ste
 
 
 def block_s(work: Work, loop: Callable[[int], None], steps: int) -> float:
-    """Seconds from an idle GPU to an idle GPU, after some unmeasured steps."""
+    """Return the seconds from an idle GPU to an idle GPU, after some unmeasured steps."""
     plain(work, 5)
     work.synchronise()
     TIMES.clear()
@@ -317,7 +319,7 @@ def counted(work: Work, counter: Counter, steps: int) -> None:
 
 
 def zeus_loop(work: Work) -> Callable[[int], None] | None:
-    """The Zeus library's own window around every step; None where it is not installed."""
+    """Run the Zeus library's own window around every step; None without the library."""
     if not work.on_gpu:
         return None
     try:
@@ -342,7 +344,7 @@ def zeus_loop(work: Work) -> Callable[[int], None] | None:
 
 
 def summed(findings: Findings, work: Work, counter: Counter) -> None:
-    """Mean power of 1,000 steps by their own sum, and by the counter over the same stretch.
+    """Mean power of 1,000 steps by their own sum, and by the counter over the same time.
 
     The GPU is kept busy before, between and after, so that the few milliseconds between a step's
     edge and the counter's next change are at the same power.
@@ -408,7 +410,7 @@ def minute(findings: Findings, work: Work, counter: Counter, length_s: float, de
 
 
 def commanded(findings: Findings, counter: Counter, length_s: float, device: str) -> None:
-    """`wattloop run` of a program that trains for a minute, against the counter read around it."""
+    """Compare `wattloop run` of a program that trains for a minute with the counter."""
     time.sleep(3.0)
     idle_begin_s, idle_begin_j = counter.tick(lambda: None)
     time.sleep(2.0)
@@ -430,7 +432,7 @@ def commanded(findings: Findings, counter: Counter, length_s: float, device: str
 
 
 def train(work: Work, length_s: float) -> int:
-    """The program that `wattloop run` measures: it knows nothing of Wattloop."""
+    """Train without any import of Wattloop, under `wattloop run`."""
     end_s = time.monotonic() + length_s
     while time.monotonic() < end_s:
         for _ in range(50):
@@ -440,7 +442,7 @@ def train(work: Work, length_s: float) -> int:
 
 
 def watch() -> int:
-    """A process of its own, as `wattloop run` is: measures until it is told the interval."""
+    """Measure in a process of its own, as `wattloop run` does, until the interval is given."""
     session = Session.open(Settings(), name="watcher", in_process=False, keep=False)
     print("ready", flush=True)
     begin_s, end_s, domain = sys.stdin.readline().split()

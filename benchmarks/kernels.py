@@ -1,17 +1,17 @@
-"""The six kernels on a real GPU: how near `wattloop bench` comes to plain torch, and table 3.17.
+"""The six kernels on a real GPU: `wattloop bench` against plain torch, and table 3.17.
 
     python benchmarks/kernels.py [--json FILE]
     python benchmarks/kernels.py --from-json GPU.json CPU.json
 
 It only reads: no power limit, clock or mode is ever set. About four minutes on a GPU. Without one
-it runs the CPU table, and says that the bars, which are about a GPU, were not run. What one
-machine wrote with `--json` becomes the page on another with `--from-json`; of several files, each
-adds its tables.
+it runs the CPU table, and says that the bars, which are about a GPU, were not run. The `--json`
+file of one machine becomes the page on another with `--from-json`; of several files, each adds its
+tables.
 
-1. gemm in bf16 and triad in fp32, by plain torch (a few lines below, nothing of ours), by us, and
-   by plain torch again: the better of the two is the baseline. A big GEMM draws more than a card
-   may: it is fastest in a burst of some 30 ms, before the power limit takes hold, and slower from
-   then on. Both are told; the bar is about the burst, which is what short benchmarks see.
+1. gemm in bf16 and triad in fp32, by plain torch (a few lines below), by Wattloop, and by plain
+   torch again: the better of the two is the baseline. A big GEMM draws more than a card may: it is
+   fastest in a burst of some 30 ms, before the power limit takes hold, and slower from then on.
+   Both are reported; the bar is about the burst, which short benchmarks measure.
 2. All kernels on torch, jax and cupy in fp32, as in the thesis, with joules of GPU and host.
 """
 
@@ -73,11 +73,11 @@ def parsed() -> argparse.Namespace:
     return chosen
 
 
-# -- finding -------------------------------------------------------------------------------
+# -- measuring -----------------------------------------------------------------------------
 
 
 def gpu_findings(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Everything, as data that makes the page here or elsewhere."""
+    """Measure everything, as data for the page here or elsewhere."""
     gemms = ",".join(f"gemm={n}" for n in GEMM_SIZES[: 1 if chosen.quick else None])
     triads = ",".join(f"triad={n}" for n in TRIAD_SIZES[: 1 if chosen.quick else None])
     plain = [_plain_in_a_process(chosen.seconds)]
@@ -93,14 +93,14 @@ def gpu_findings(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def cpu_findings(chosen: argparse.Namespace) -> dict[str, Any]:
-    """The CPU's table."""
+    """Measure the CPU's table."""
     print("kernels: no GPU here; the bars are not run, the CPU's table is", file=sys.stderr)
     quick = {"kernels": "gemm,triad", "backends": "numpy"} if chosen.quick else {}
     return _findings([bench_record(chosen=chosen, device="cpu", **quick)], [])
 
 
 def bench_record(*, chosen: argparse.Namespace, device: str = "gpu", **words: str) -> BenchRecord:
-    """What `wattloop bench` does, without its printing."""
+    """Run `wattloop bench` without its output."""
     settings = settings_from(os.environ)
     seconds = chosen.seconds if device == "gpu" else min(chosen.seconds, 1.0)
     choice = BenchRequest.of(device=device, seconds=seconds, **words)
@@ -121,7 +121,7 @@ def bench_record(*, chosen: argparse.Namespace, device: str = "gpu", **words: st
 
 
 def plain_torch(seconds: float) -> dict[str, float]:
-    """The baseline: what anybody writes to see how fast a GPU is, in a burst and lasting."""
+    """Measure the baseline of a short user script, in a burst and sustained."""
     import torch
 
     def burst(run: Callable[[], Any], amount: float) -> float:
@@ -168,7 +168,7 @@ def plain_torch(seconds: float) -> dict[str, float]:
 
 
 def _plain_in_a_process(seconds: float) -> dict[str, float]:
-    """A process of its own, as the kernels have: its memory is free afterwards."""
+    """Measure in a process of its own, as for kernels, so that its memory is free afterwards."""
     command = [sys.executable, __file__, "--plain", "--seconds", str(seconds)]
     print("kernels: plain torch", file=sys.stderr)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -199,7 +199,7 @@ def _progress(text: str, result: KernelResult | None) -> None:
 
 
 def page_of(findings: Sequence[Mapping[str, Any]]) -> Page:
-    """Bars and tables of what one or several machines found."""
+    """Make the page from the results of one or several machines."""
     groups = [(f, [BenchRecord.from_dict(r) for r in f["records"]]) for f in findings]
     results = [r for _, records in groups for record in records for r in record.results]
     if not results:
@@ -341,7 +341,7 @@ def _best(
     dtype: str | None,
     rate: Callable[[KernelResult], float | None],
 ) -> tuple[float | None, str]:
-    """The highest rate in 10^12 a second, and whose it is."""
+    """Return the highest rate in 10^12 a second, and its framework."""
     found = [
         (value / 1e3, f"{r.backend} {r.style}, size {r.size}, {r.dtype}")
         for r in results

@@ -2,7 +2,7 @@
 
 Two nodes of four virtual GPUs on one machine: on each an agent of `wattloop agent run` and a
 control daemon, in the cluster the driver of `wattloop k8s run --drive` and, every five seconds,
-what the chart's CronJob does (`wattloop k8s release --if-expired`). All of these are the real
+the command of the chart's CronJob (`wattloop k8s release --if-expired`). All of these are the real
 programs, and runs go to a real PostgreSQL. The API server is a stand-in with its state on disk (no
 package carries kube-apiserver), in a process of its own; the controllers of Jobs, the scheduler and
 the kubelets (real gRPC, folders of control groups) are simulated here and work through that API
@@ -19,11 +19,11 @@ and those of no pod, must be those of the virtual cards' own books, GPU by GPU; 
 must be what it was, and no journal of a lever may be left.
 
 An earlier run, with pods of 8 to 16 seconds and earlier code, was not clean: 3 containers of 96
-Jobs had no run of their own, though all joules were in the store. Why was not traced. That run had
-24 Jobs a trial instead of 14, and looked at containers that lived for more than 4 s. An agent that
-is killed takes 4 to 10 seconds to come back on this busy machine, so that short pods can begin and
-end meanwhile; since then an agent also looks for containers at once when it starts, and a watch
-that is quiet for ten seconds no longer breaks.
+Jobs had no run of their own, though all joules were in the store. The cause was not traced. That
+run had 24 Jobs a trial instead of 14, and looked at containers that lived for more than 4 s. An
+agent that is killed takes 4 to 10 seconds to come back on this busy machine, so that short pods can
+begin and end meanwhile; since then an agent also looks for containers at once when it starts, and a
+watch that is quiet for ten seconds no longer breaks.
 """
 
 import os
@@ -81,7 +81,7 @@ class ApiPart(Part):
 
 
 class PodFleet:
-    """Everything; use it as a context manager."""
+    """The whole cluster; use it as a context manager."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -134,7 +134,7 @@ class PodFleet:
         return KubernetesClient(ApiAddress(url=self.url, timeout_s=5.0))
 
     def targets(self) -> list[str]:
-        """What can be killed, each kind as often as the others."""
+        """Return the parts that can be killed, each kind as often as the others."""
         return [*(f"{k} {n}" for k in ("agent", "daemon") for n in NODES), *["api", "driver"] * 2]
 
     def kill(self, name: str) -> None:
@@ -185,7 +185,7 @@ class PodFleet:
         return True
 
     def _control(self) -> None:
-        """Controllers and kubelets; while the API server is away, containers go on."""
+        """Run controllers and kubelets; while the API server is away, containers continue."""
         client = self.client()
         controllers = Controllers(client, lambda name: self.lengths_s.get(name, 1.0))
         while not self._stop.wait(0.2):
@@ -197,7 +197,7 @@ class PodFleet:
         self._sync([])
 
     def _sync(self, pods: list[dict[str, Any]]) -> None:
-        """Containers run as the API server's pods say."""
+        """Make the containers follow the API server's pods."""
         wanted = {}
         for item in pods:
             for status in item["status"].get("containerStatuses", ()):
@@ -226,7 +226,7 @@ class PodFleet:
         self.lived[container] = [time.monotonic()]
 
     def _release(self) -> None:
-        """What the chart's CronJob does."""
+        """Run the command of the chart's CronJob."""
         while not self._stop.wait(RELEASE_EVERY_S):
             client = self.client()
             try:
@@ -320,7 +320,7 @@ def run_trial(trial: Trial, fleet: PodFleet, kills: int, jobs: int) -> None:
 
 
 def check_pods(trial: Trial, fleet: PodFleet) -> None:
-    """Every Job of the trial is complete; none is suspended."""
+    """Check that every Job of the trial is complete and none suspended."""
 
     def left() -> list[str]:
         found = {one["metadata"]["name"]: one for one in fleet.jobs()}
@@ -335,7 +335,7 @@ def check_pods(trial: Trial, fleet: PodFleet) -> None:
 
 
 def check_runs(trial: Trial, fleet: PodFleet) -> None:
-    """Every container has a run, unless it lived while its agent was down."""
+    """Check that every container has a run, unless it lived while its agent was down."""
     stored = Counter(
         run.job["scheduler"]["container_id"] for run in runs(fleet) if run.kind == "kubernetes"  # type: ignore[arg-type, index]  # as above
     )  # fmt: skip

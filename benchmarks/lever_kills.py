@@ -1,14 +1,14 @@
-"""Is every setting back after `kill -9`, whenever it comes and whatever it hits?
+"""Restored settings after `kill -9` at any moment, of any process.
 
 `wattloop sweep` runs on a machine of files (cpufreq, powercap) and stub NVIDIA cards behind the
-real nvidia-ml-py. At a random moment the sweep, its guardian or both are killed with SIGKILL; a
-sweep that has lost its guardian alone is then asked to end (SIGTERM). Then `wattloop restore` runs,
+real nvidia-ml-py. At a random moment the sweep, its watchdog or both are killed with SIGKILL; a
+sweep that has lost only its watchdog is then asked to end (SIGTERM). Then `wattloop restore` runs,
 as a user would run it, and every setting of the machine is compared with what it was before the
-sweep started. Previous values are drawn for each kill, so that a value that is right by chance
-or left from the kill before does not count. In half of the kills two levers of different kinds are
-set at once. A second program takes hold of levers, sets them and lets go of them as fast as it can,
-so that more kills hit the beginning and the end of a hold. Sweeps and restores are processes of
-their own, forked from one that has Python and the libraries loaded.
+sweep started. Previous values are drawn for each kill, so that a value that is right by chance or
+left from the kill before does not count. In half of the kills two levers of different kinds are set
+at once. A second program locks levers, sets and restores them in a loop, so that more kills hit the
+beginning and the end of a session. Sweeps and restores are processes of their own, forked from one
+that has Python and the libraries loaded.
 """
 
 import json
@@ -47,7 +47,7 @@ TARGETS = ("program", "guardian", "both, program first", "both, guardian first")
 
 @dataclass
 class Kill:
-    """One program that was killed, and what became of the settings."""
+    """One program that was killed, and the state of the settings."""
 
     number: int
     program: str
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def plan(program: str, count: int, rng: random.Random, first: int = 0) -> list[Kill]:
-    """Kills spread evenly over targets; every other one hits two levers of different kinds."""
+    """Spread kills evenly over targets; every other one hits two levers of different kinds."""
     kills = []
     for number in range(count):
         target = TARGETS[number // 2 % len(TARGETS)]
@@ -144,7 +144,7 @@ def strike(machine: LeverMachine, kill: Kill) -> None:
     if kill.target == "guardian":
         end(guardians)
         time.sleep(rng.uniform(0, 0.05))
-        end([owner], signal.SIGTERM)  # it goes on without its guardian, and restores by itself
+        end([owner], signal.SIGTERM)  # it continues without its watchdog, and restores by itself
     else:
         order = (
             [[owner], guardians] if kill.target == "both, program first" else [guardians, [owner]]

@@ -1,4 +1,4 @@
-"""A machine with levers of several kinds, for programs that are going to be killed on it."""
+"""A machine with levers of several kinds, for programs that are killed on it."""
 
 import os
 import random
@@ -52,7 +52,7 @@ class LeverMachine:
         }
 
     def shuffle(self, rng: random.Random) -> None:
-        """Other previous values than last time, so that a value of last time is found out."""
+        """Set other previous values than last time, so that a leftover value is detected."""
         for index in range(GPUS):
             card = self.stub.gpu(index)
             now = card.segments[(card.segment_count - 1) % SEGMENTS]
@@ -79,6 +79,6 @@ class LeverMachine:
         return found
 
     def forget_runs(self) -> None:
-        """A store of its own for each program."""
+        """Make a new store for each program."""
         for path in self.folder.glob("runs.db*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -24,7 +24,7 @@ __all__ = ["cycle", "forked", "saved_run", "sweep", "warm_up"]
 
 
 def forked(program: Callable[[], int], output: Path) -> int:
-    """Process number of a child that runs `program`, with its output in a file."""
+    """Fork a child that runs `program` with its output in a file; return its process number."""
     pid = os.fork()
     if pid:
         return pid
@@ -42,7 +42,7 @@ def forked(program: Callable[[], int], output: Path) -> int:
 
 
 def sweep(levers: Sequence[str], seed: int) -> int:
-    """`wattloop sweep` over a few values of each lever."""
+    """Run `wattloop sweep` over a few values of each lever."""
     rng = random.Random(seed)
     states = {name: state_of(name) for name in levers}
     words = ["sweep", "run", "--new", "--repeats", "1", "--warmup", "0", "--seed", str(seed)]
@@ -54,7 +54,7 @@ def sweep(levers: Sequence[str], seed: int) -> int:
 
 
 def cycle(levers: Sequence[str], seed: int) -> int:
-    """Hold, set, set, let go, hold again, as fast as it goes."""
+    """Lock, set, set, release and lock again in a loop."""
     rng = random.Random(seed)
     found = find_levers(Host.from_environment())
     chosen = [lever_named(found, name) for name in levers]
@@ -80,7 +80,7 @@ while time.monotonic() < end_s:
 
 
 def saved_run(seconds: float) -> int:
-    """`wattloop run --save` of a program that steps, with slices of tenths of a second."""
+    """Run `wattloop run --save` of a program with steps, with slices of tenths of a second."""
     saver.SaverConfig = partial(  # type: ignore[misc]
         QuickSaver,
         wait_s=0.1,
@@ -100,7 +100,7 @@ def saved_run(seconds: float) -> int:
 
 
 def warm_up() -> None:
-    """Import whatever the programs and `wattloop restore` use."""
+    """Import the modules of the programs and of `wattloop restore`."""
     sweep(["gpu:0/power_limit"], 0)
     main(["restore"])
 
@@ -110,7 +110,7 @@ def state_of(name: str) -> LeverState:
 
 
 def another(state: LeverState, rng: random.Random) -> Setting:
-    """Any value the device takes."""
+    """Return any value that the device accepts."""
     if state.choices:
         return rng.choice(state.choices)
     assert state.high is not None

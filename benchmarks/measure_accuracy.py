@@ -1,9 +1,9 @@
-"""How right are the joules, and does the stated uncertainty hold the truth?
+"""Accuracy of the joules, and coverage of the stated uncertainty.
 
 A powercap tree of files and stub GPUs follow power curves whose energy is known exactly: steps,
 ramps, spikes, a 10 Hz square wave, a sine. Counters wrap every few seconds and 3% of all reads
-fail. 1,000 windows of 2 to 12 s begin at random moments, many of them at once. Next to our result
-stand two other ways of computing energy from the same sensors at the same time:
+fail. 1,000 windows of 2 to 12 s begin at random moments, many of them at once. Next to Wattloop's
+result stand two other ways to compute energy from the same sensors:
 
 - EA2P's: poll every interval; sum power x nominal interval for GPUs, last minus first reading
   of the counter for CPUs;
@@ -43,7 +43,7 @@ INTERVAL_S = 0.1
 
 @dataclass
 class Outcome:
-    """Errors of one way of computing, in percent of the truth."""
+    """Errors of one method, in percent of the true energy."""
 
     errors_pct: list[float] = field(default_factory=list)
     widths_pct: list[float] = field(default_factory=list)
@@ -78,7 +78,7 @@ def cpu_curves(rng: random.Random) -> dict[str, PowerCurve]:
 
 
 def drive_tree(root: Path, curves: dict[str, PowerCurve], ready: object, stop: object) -> None:
-    """In a process of its own: let the tree's counters run."""
+    """Run the tree's counters in a process of its own."""
     driver, _ = make_driver(root, curves)
     with driver:
         ready.put(driver.start_s)  # type: ignore[attr-defined]  # a multiprocessing queue
@@ -99,7 +99,7 @@ GPU_KINDS = ("steps", "ramp", "spikes", "square 10 Hz", "constant", "gauge only:
 
 
 class GpuDriver(threading.Thread):
-    """Gives the stub GPUs their waves and renews those that end."""
+    """A driver that gives the stub GPUs their waves and renews those that end."""
 
     def __init__(self, stub: StubNvml, rng: random.Random) -> None:
         super().__init__(daemon=True)
@@ -126,7 +126,9 @@ class GpuDriver(threading.Thread):
 
 
 class OtherWays(threading.Thread):
-    """Reads the same sensors as EA2P and CodeCarbon would, with handles of its own."""
+    """A reader of the same sensors by the methods of EA2P and CodeCarbon, with handles of its
+    own.
+    """
 
     def __init__(self, context: Context) -> None:
         super().__init__(daemon=True)
@@ -148,7 +150,7 @@ class OtherWays(threading.Thread):
             self.polls.append((time.monotonic(), joules, watts))
 
     def counters(self) -> tuple[list[float | Gap], list[float | None]]:
-        """What CodeCarbon reads when a window begins or ends."""
+        """Read as CodeCarbon does when a window begins or ends."""
         with self.lock:
             joules = list(self.cpu.read())
         return joules, [self._joules(handle) for handle in self.gpus]
@@ -189,7 +191,7 @@ def codecarbon_gpu_j(begin: float | None, end: float | None) -> float:
 
 
 def measure(windows: int, span_s: float, seed: int) -> dict[str, dict[str, Outcome]]:
-    """Outcomes by signal and way of computing."""
+    """Return outcomes by signal and method."""
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "sys"

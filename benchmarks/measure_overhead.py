@@ -24,7 +24,7 @@ FULL = "wattloop, thread at full rate"
 OWN = (OURS, API, THREAD, FULL)
 SLOW_S, FAST_S = 0.1, 0.01
 RATES = (("10hz", SLOW_S), ("100hz", FAST_S))
-BESIDE_NOTE = "the process that reads the sensors, mean"
+READER_NOTE = "the process that reads the sensors, mean"
 TOTAL_NOTE = "the measured process and its sampler process"
 ONLY_FUNCTIONS = {"perun": "measures whole functions only"}
 """Tools that have no begin and end: they are imported and set up, no more."""
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 class Benchmark:
-    """Takes every figure for every tool."""
+    """Measurement of every figure for every tool."""
 
     def __init__(
         self,
@@ -112,7 +112,9 @@ class Benchmark:
         self._reads: dict[str, str] = {}
 
     def warm_up(self) -> None:
-        """Once everything, so that bytecode is cached; who does not start is left out."""
+        """Run everything once, so that bytecode is cached; a tool that does not start is left
+        out.
+        """
         for tool in [OURS, API, *self._peers]:
             _say(f"warming up {tool}")
             try:
@@ -126,7 +128,7 @@ class Benchmark:
                 self._failures.setdefault(tool, str(failed))
 
     def bars(self) -> list[Bar]:
-        """The rows that have a bar, then those that inform."""
+        """Return the rows with a bar, then the others."""
         imports = self._import()
         setup = self._medians("setup", 2 if self._quick else 5, SLOW_S)
         windows = self._medians(
@@ -141,7 +143,7 @@ class Benchmark:
             _bar("window_us", "us", 30, windows, "us", "begin and end, two domains"),
             _cpu_bar("cpu_pct_10hz", 0.1, self._cpu[SLOW_S]),
             _cpu_bar("cpu_pct_100hz", 0.5, self._cpu[FAST_S]),
-            *self._beside(),
+            *self._reader(),
             *self._threads(),
             Bar(
                 "import_api_ms",
@@ -161,7 +163,7 @@ class Benchmark:
             Bar("run_cpu_ms", run, "ms", note=f"`wattloop run -- sleep {self._sleep_s:g}` itself"),
         ]
 
-    def _beside(self) -> list[Bar]:
+    def _reader(self) -> list[Bar]:
         """Return the readings taken and the processor time of the reader process."""
         bars = []
         for name, interval_s in RATES:
@@ -171,7 +173,7 @@ class Benchmark:
             assert isinstance(own_pct, float), own_pct
             bars += [
                 Bar(f"readings_{name}", _value(results[OURS], "rate_hz"), "1/s"),
-                Bar(f"beside_cpu_pct_{name}", beside_pct, "% of a core", note=BESIDE_NOTE),
+                Bar(f"beside_cpu_pct_{name}", beside_pct, "% of a core", note=READER_NOTE),
                 Bar(f"total_cpu_pct_{name}", own_pct + beside_pct, "% of a core", note=TOTAL_NOTE),
             ]
         slow = self._cpu[SLOW_S][OURS]
@@ -184,7 +186,7 @@ class Benchmark:
         ]
 
     def _threads(self) -> list[Bar]:
-        """What the thread alone takes, with and without its budget."""
+        """Return the cost of the thread alone, with and without its budget."""
         bars = []
         for name, interval_s in RATES:
             results = self._cpu[interval_s]
@@ -197,7 +199,7 @@ class Benchmark:
         return bars
 
     def tables(self) -> list[Table]:
-        """Stalls, ends, floors, and the others without sensors."""
+        """Tables of stalls, ends, floors, and of the others without sensors."""
         tables = [self._stalls(), self._ends(), self._means()]
         if self._peers and self._laboratory.can_share:
             tables.append(self._without_sensors())
@@ -223,7 +225,7 @@ class Benchmark:
         )
 
     def _sleep(self, interval_s: float) -> dict[str, Any]:
-        """Tool -> results; the tools take turns."""
+        """Return results by tool; the tools take turns."""
         return self._each(
             ["none", OURS, THREAD, FULL, *self._peers],
             self._repeat,
@@ -237,7 +239,7 @@ class Benchmark:
         take: Callable[[str], dict[str, Any]],
         whole: bool = False,
     ) -> dict[str, Any]:
-        """Tool -> list of results, or the reason why there is none."""
+        """Return tool -> list of results, or the reason why there is none."""
         found: dict[str, Any] = {tool: [] for tool in tools}
         if not whole:
             found |= {tool: why for tool, why in ONLY_FUNCTIONS.items() if tool in found}
@@ -255,7 +257,7 @@ class Benchmark:
         return found
 
     def _wake_ups(self) -> float:
-        """CPU share of a thread that only wakes up, a hundred times a second."""
+        """Return the CPU share of a thread that only wakes up, a hundred times a second."""
         result = self._laboratory.probe("wake-ups", "sleep", FAST_S, min(self._seconds, 10.0))
         return statistics.median(result["slices_pct"])
 
@@ -334,7 +336,7 @@ class Benchmark:
                 whole=task == "setup",
             )
 
-        # Without sensors others may start, and others fail.
+        # Without sensors some tools start and others fail.
         failures, self._failures = (
             self._failures,
             {t: why for t, why in self._failures.items() if why.startswith("not installed")},
@@ -369,7 +371,7 @@ def _bar(
 
 
 def _cpu_bar(name: str, limit: float, results: dict[str, Any]) -> Bar:
-    """As installed, at the rate that was asked for."""
+    """Bar of a tool as installed, at the requested rate."""
     figures = _above_idle(results)
     ours = figures[OURS]
     others = {t: v for t, v in figures.items() if t not in (*OWN, "none")}
@@ -378,7 +380,7 @@ def _cpu_bar(name: str, limit: float, results: dict[str, Any]) -> Bar:
 
 
 def _above_idle(results: dict[str, Any]) -> dict[str, Baseline]:
-    """Tool -> CPU share above that of the program alone."""
+    """Return tool -> CPU share above that of the program alone."""
     idle_pct = _median_slice(results["none"])
     assert isinstance(idle_pct, float)
     shares = {tool: _median_slice(found) for tool, found in results.items()}
@@ -392,7 +394,7 @@ def _median_slice(found: Any) -> Baseline:
 
 
 def _value(found: Any, key: str) -> Any:
-    """Median of one figure, or the reason why there is none."""
+    """Return the median of one figure, or the reason why there is none."""
     if isinstance(found, str):
         return found
     return statistics.median(result[key] for result in found)

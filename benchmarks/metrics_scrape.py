@@ -1,4 +1,4 @@
-"""What live metrics cost an agent: processor time at 1 Hz and the time of a scrape.
+"""Cost of live metrics for an agent: processor time at 1 Hz and the time of a scrape.
 
     python benchmarks/metrics_scrape.py [--steps 60] [--json FILE] [--quick]
 

@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def modules_of(walk: Walk) -> Sequence[str]:
-    """Run a command in a process of its own and return the modules that it went through."""
+    """Run a command in a process of its own and return the modules that it passed through."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "modules.json"
         unset = {name: text for name, text in os.environ.items() if name[:9] != "WATTLOOP_"}

@@ -1,4 +1,4 @@
-"""What would be said of the H200 if neither it nor its like had been calibrated."""
+"""Predictions for the H200 without a calibration of it or of a similar GPU."""
 
 from dataclasses import replace
 from statistics import fmean
@@ -16,7 +16,7 @@ NETWORKS = ("distilbert_base@256", "gpt2@1024", "resnet50@224", "vit_b_16@224")
 
 
 def h200_tables() -> list[Table]:
-    """Errors of time, power and energy by precision; nothing without the measured steps."""
+    """Tables of errors by precision; none without the measured steps."""
     path = steps_file()
     if path is None:
         return []

@@ -31,7 +31,7 @@ class PowerRow:
 
 
 def power_rows(folder: Path) -> list[PowerRow]:
-    """ResNet-50 on ImageNet at the highest power limit; empty without the traces."""
+    """Return ResNet-50 on ImageNet at the highest power limit; empty without the traces."""
     rows = []
     for gpu, (name, precision) in GPUS.items():
         path = folder / "zeus_nsdi23" / f"power_{gpu}.csv"
@@ -67,7 +67,7 @@ def _resnet50(batch: int, precision: str) -> Any:
 
 
 def power_table(rows: list[PowerRow]) -> Table:
-    """Measured and predicted side by side."""
+    """Table of measured and predicted power."""
     return Table(
         "Power without a calibration: ResNet-50 on ImageNet",
         ("GPU", "batch", "measured W", "predicted W", "error %", "measured ms", "predicted ms",

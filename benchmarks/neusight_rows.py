@@ -3,7 +3,7 @@
     for row in read_rows(folder):
         workload = traced(row, read_networks(folder))
 
-What ran is known from their table and from the program that measured it (neusight/Tracing/trace.py
+The work is known from their table and from the program that measured it (neusight/Tracing/trace.py
 of sitar-lab/NeuSight): float32 with TF32 off for products and convolutions, eager attention, no
 compilation; inference without gradients, where BERT has a classifier in place of its language
 head; training in two timed parts, forward and backward, with the loss computed between them and no
@@ -21,7 +21,7 @@ from predict_zoo import hugging_face
 __all__ = ["PEERS", "Network", "Row", "read_networks", "read_rows", "traced"]
 
 PEERS = {"NeuSight": "neusight", "roofline": "roofline", "Habitat": "habitat", "Li": "li"}
-"""Whose predictions stand beside: name, and how their columns begin."""
+"""Peers with predictions: name, and the prefix of their columns."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Row:
 
     Attributes:
         gpu: as the driver prints it, with underscores.
-        peers: seconds that others predicted, by name.
+        peers: seconds predicted by others, by name.
     """
 
     gpu: str
@@ -43,13 +43,13 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Network, length, batch and what was run."""
+        """Return network, length, batch and task."""
         mode = "forward and backward" if self.training else "forward"
         return f"{self.network} {self.length} x {self.batch}, {mode}"
 
     @property
     def work(self) -> tuple[str, bool, int, int]:
-        """What was run, wherever."""
+        """Return the work, independent of the GPU."""
         return (self.network, self.training, self.length, self.batch)
 
 
@@ -68,7 +68,7 @@ class Network:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Rows of `e2e.csv` without a flag, not compiled, on one GPU in float32."""
+    """Read rows of `e2e.csv` without a flag, not compiled, on one GPU in float32."""
     with (folder / "e2e.csv").open(newline="") as file:
         return [
             Row(
@@ -93,7 +93,7 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def read_networks(folder: Path) -> dict[str, Network]:
-    """Networks of `models.csv` by name; a mixture of experts has no sizes of ours."""
+    """Read networks of `models.csv` by name; mixtures of experts are left out."""
     with (folder / "models.csv").open(newline="") as file:
         return {
             line["model"]: Network(
@@ -112,7 +112,7 @@ def read_networks(folder: Path) -> dict[str, Network]:
 
 
 def traced(row: Row, networks: Mapping[str, Network]) -> Any:
-    """The workload of a row: forward, or forward and backward, without loss and optimizer."""
+    """Trace the workload of a row: forward, or forward and backward, without loss and optimizer."""
     import torch
 
     from wattloop.predict import trace
@@ -122,7 +122,7 @@ def traced(row: Row, networks: Mapping[str, Network]) -> Any:
     shape = (row.batch, row.length)
     inputs = {"input_ids": torch.empty(shape, dtype=torch.int64, device="meta")}
     if network.architecture.startswith("Bert"):
-        # Their release of transformers adds the mask of a padded batch whether it pads or not.
+        # Their release of transformers always adds the mask of a padded batch.
         inputs["attention_mask"] = torch.empty(row.batch, 1, 1, row.length, device="meta")
     else:
         inputs["use_cache"] = False
@@ -144,7 +144,9 @@ def traced(row: Row, networks: Mapping[str, Network]) -> Any:
 
 
 def _alike_together(operations: Sequence[Any]) -> tuple[Any, ...]:
-    """The same work in all layers as one operation with a count: it is fitted many times."""
+    """Merge the same work of all layers into one operation with a count: it is fitted many
+    times.
+    """
     counts: dict[str, int] = {}
     firsts = {}
     for op in operations:

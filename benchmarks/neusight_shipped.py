@@ -1,4 +1,4 @@
-"""The rules that ship: what all GPUs say together, and how wrong they were when left out."""
+"""The shipped rules: fitted to all GPUs, with their errors on GPUs that were left out."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ OTHER_HOST = 0.3
 def shipped_rules_of(
     points: Sequence[MeasuredStep], outcomes: Sequence["Outcome"], powers: Sequence[PowerRow]
 ) -> SpecRules:
-    """Fitted to all `points`, with intervals from the residuals of GPUs that were left out."""
+    """Fit to all `points`, with intervals from the residuals of GPUs that were left out."""
     rules = fitted_rules(points, *reference_constants(), SpecRules())
     seen = [*residuals(outcomes), *(_power_residual(row) for row in powers)]
     return replace(
@@ -44,7 +44,7 @@ def shipped_rules_of(
 
 
 def residuals(outcomes: Sequence["Outcome"]) -> list[Residual]:
-    """log(measured / predicted) of every row, by the rules of the other GPUs."""
+    """Return log(measured / predicted) of every row, by the rules of the other GPUs."""
     return [Residual(o.row.gpu, "gpu", -math.log(1 + o.error())) for o in outcomes]
 
 
@@ -58,7 +58,7 @@ def _power_residual(row: PowerRow) -> Residual:
 
 
 def _shipped(found: Intervals) -> dict[str, object]:
-    """Time as it was seen, power wider, energy from both, and wider where the host decides."""
+    """Return intervals as shipped: time as measured, wider power, and wider host-bound steps."""
     time, power = (found.sizes["all"][name] for name in ("time", "power"))
     power = [WIDER * size for size in power]
     energy = [math.hypot(a, b) for a, b in zip(time, power, strict=True)]

@@ -1,4 +1,4 @@
-"""Tables of the page: by GPU, by network, every row, what was fitted, whether data sheets agree."""
+"""Tables of the page: by GPU, by network, every row, fitted values, agreement of data sheets."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ WORST = 6
 def tables(
     outcomes: Sequence["Outcome"], found: Mapping[str, SpecRules], folder: Path
 ) -> list[Table]:
-    """All of them."""
+    """Return all tables."""
     return [
         _parts("By GPU", "GPU", outcomes, lambda o: o.row.gpu),
         _parts("By network", "network", outcomes, lambda o: o.row.network),
@@ -35,7 +35,7 @@ def tables(
 
 
 def errors_of(outcomes: Sequence["Outcome"], who: str) -> list[float]:
-    """Signed errors in percent, of the rows that `who` has a prediction for."""
+    """Return signed errors in percent, of the rows that `who` predicts."""
     return [100 * o.error(who) for o in outcomes if who in o.predicted]
 
 
@@ -84,7 +84,7 @@ def _fitted(found: Mapping[str, SpecRules]) -> Table:
 
 
 def _data_sheets(folder: Path) -> Table:
-    """Figures of `devices.csv` against our table of GPUs."""
+    """Table of `devices.csv` against Wattloop's table of GPUs."""
     with (folder / "devices.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     rows = []

@@ -93,7 +93,7 @@ def question(less_w: float = 0.0) -> dict[str, Any]:
 
 
 def asked_ms(client: httpx.Client, body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    """Until the answer is read, and what it is."""
+    """Return the time until the answer is read, and the answer."""
     began = time.perf_counter()
     found = client.post("/api/v1/predict", json=body)
     took_ms = 1e3 * (time.perf_counter() - began)
@@ -102,12 +102,12 @@ def asked_ms(client: httpx.Client, body: dict[str, Any]) -> tuple[float, dict[st
 
 
 def one_by_one_ms(client: httpx.Client, count: int) -> list[float]:
-    """One question each, the model being traced and known."""
+    """Measure one request at a time, with a traced model."""
     asked = [
         {"model": "resnet-50", "gpu": gpu, "gpus": gpus, "cap_w": cap_w, "batch": 64}
         for gpu, caps in GPUS.items()
         for gpus in COUNTS
-        if gpus <= 8  # more need a network, which that call has no word for
+        if gpus <= 8  # more need a network, which that call cannot state
         for cap_w in caps
     ][:count]
 
@@ -119,20 +119,20 @@ def one_by_one_ms(client: httpx.Client, count: int) -> list[float]:
 
 
 def submitted_ms(client: httpx.Client, number: int) -> float:
-    """One job as job_submit.lua asks for it, each with other samples."""
+    """Measure one job as job_submit.lua requests it, each with other samples."""
     comment = f"wattloop:model=resnet-50,precision=tf32,batch=64,samples={1_000_000 + number}"
     body = {"gpus": 2, "comment": comment, "time_limit_s": 3600}
     return _ms(lambda: client.post("/api/v1/predict/submit", json=body).raise_for_status())
 
 
 def processor_s(number: int) -> float:
-    """Processor time that a process has had."""
+    """Return the processor time of a process so far."""
     fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def traced_ms(client: httpx.Client) -> float:
-    """Until a model that was never traced has its price."""
+    """Measure the time until an untraced model has its estimate."""
     body = {"jobs": [{"model": "gpt2", "batch": 8, "samples": 1e6, "precision": "bf16"}],
             "placements": [{"gpu": "h200"}], "wait_s": 30}  # fmt: skip
     began = time.perf_counter()
@@ -143,7 +143,7 @@ def traced_ms(client: httpx.Client) -> float:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A server of this checkout with a cache of its own: its address, and its process."""
+    """Start a server of this checkout with a cache of its own; yield its address and process."""
     command = [sys.executable, "-m", "wattloop.cli.main", "serve", "--port", "0"]
     process = subprocess.Popen(
         [*command, "--cluster", "thesis", "--store", str(folder / "runs.db")],

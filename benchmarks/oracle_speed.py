@@ -1,4 +1,4 @@
-"""How long an oracle takes to tell time and power of every placement of a kind of job.
+"""Time of an oracle to estimate time and power of every placement of a kind of job.
 
     python benchmarks/oracle_speed.py [--quick] [--json FILE]
 
@@ -55,7 +55,7 @@ def main() -> int:
     caps = iter(range(10_000))
 
     def again() -> PlacementOptions:
-        """A kind that differs by a hair, so that it is computed."""
+        """Return a kind that differs minimally, so that it is computed."""
         share = 1 - 1e-4 * (1 + next(caps))
         return oracle.options(replace(KIND, caps=(share, *CAPS[1:])))
 
@@ -95,7 +95,7 @@ def _least(what: Callable[[], object], tries: int) -> float:
 
 
 def _one_by_one(options: PlacementOptions) -> Callable[[], object]:
-    """The same placements, a prediction each; models and workloads are there, and have answered."""
+    """Predict the same placements one by one, with warm models and workloads."""
     types = load_cluster("thesis").types
     models = [estimator_for(each.gpu) for each in types]
     workloads = {batch: kind_workload(KIND, batch) for batch in KIND.batches}
@@ -124,7 +124,7 @@ def _noise_s(oracle: AnalyticOracle, tries: int) -> float:
 
 
 def _start() -> tuple[float, float]:
-    """Processor time of finding the thesis's options on disk, and of the process that does."""
+    """Measure loading the thesis's options from disk, and the process that does it."""
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "XDG_CACHE_HOME": folder, "OMP_NUM_THREADS": "1"}
         env["PYTHONPATH"] = str(Path(__file__).parents[1] / "src")

@@ -3,7 +3,7 @@
     python benchmarks/policies.py [--quick] [--json FILE] [--keep FILE [--minutes N]]
 
 100 seeds of the scenario as ADR 0031 fixed it (fewer where no bar is), two processes. Philly needs
-the traces that WATTLOOP_SHARED_DATA names; without them its table is left out, and said to be.
+the traces that WATTLOOP_SHARED_DATA names; without them its table is left out, with a note.
 `--quick` takes two hours of one seed and the bars only. With `--keep` a call continues where the
 last one ended. `--hops` replaces only the table of hops on the page.
 """
@@ -28,7 +28,7 @@ from policies_tables import (
     lost_work,
     philly_table,
 )
-from policies_thesis import Ours, beside_the_thesis
+from policies_thesis import Ours, against_the_thesis
 from thesis_as_published import sensitivity
 from wattloop.schedule.scenarios.file import load_scenario
 
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def replace_hops(path: Path, table: Table) -> None:
-    """Replace the table of hops, and the paragraph that leads to it, on a page that exists."""
+    """Replace the table of hops, and the paragraph before it, on an existing page."""
     table = replace(table, text=f"{table.text} Measured on {datetime.now(UTC):%Y-%m-%d}.")
     new = markdown(Page("policies", "", [], [table])).split("\n\n")
     begin = next(n for n, part in enumerate(new) if part.startswith(f"## {table.title}"))
@@ -98,7 +98,7 @@ def replace_hops(path: Path, table: Table) -> None:
 
 
 def case(policy: str, rate: float = STATED, factor: float = 3.5, **more: Any) -> Case:
-    """A policy on the thesis's jobs."""
+    """Return a policy on the thesis's jobs."""
     changes = {"jobs.generate.rate_per_s": rate, "jobs.deadlines.factor": factor}
     scenario, variant = more.pop("scenario", "thesis"), more.pop("variant", "")
     changes |= {name.replace("__", "."): value for name, value in more.items()}
@@ -106,12 +106,12 @@ def case(policy: str, rate: float = STATED, factor: float = 3.5, **more: Any) ->
 
 
 def under_budget(policy: str, rate: float = STATED) -> Case:
-    """The same within 4,500 W."""
+    """Return the same within 4,500 W."""
     return case(policy, rate, scenario="thesis-budget")
 
 
 def quick_page() -> Page:
-    """One seed, two hours, the bars."""
+    """Page of one seed, two hours and the bars."""
     few = {"engine__horizon": "2 h"}
     cases = {name: case(name, **few) for name in ("pollux", "zeus", "aurachronos", "helios")}
     tight = {STATED: case("aurachronos", STATED, 2.0, **few)}
@@ -125,7 +125,7 @@ def quick_page() -> Page:
 
 
 def page(parts: Pieces) -> Page:
-    """Everything."""
+    """The whole page."""
     main_cases = {(name, rate): case(name, rate) for name in POLICIES for rate in (STATED, LOWER)}
     budget = {
         (name, rate): under_budget(name, rate)
@@ -191,7 +191,7 @@ def page(parts: Pieces) -> Page:
         for rate in (STATED, LOWER)
     ]
     imbalanced = {each.policy: found[each] for each in users}
-    tables: list[Table] = [beside_the_thesis(*ours, imbalanced)]
+    tables: list[Table] = [against_the_thesis(*ours, imbalanced)]
     for rate in (STATED, LOWER):
         title = f"All policies, {rate:g} jobs/s"
         tables.append(all_policies(title, found, [main_cases[name, rate] for name in POLICIES]))
@@ -220,7 +220,7 @@ def page(parts: Pieces) -> Page:
 
 
 def kept(rate: float, factor: float, seeds: Sequence[int], **more: Any) -> tuple[int, int]:
-    """Deadlines of all seeds, and how many any schedule could keep."""
+    """Return the met deadlines of all seeds, and the most that any schedule could meet."""
     scenario = load_scenario("thesis", dict(case("", rate, factor, **more).changes))
     found = []
     for seed in seeds:
@@ -231,7 +231,7 @@ def kept(rate: float, factor: float, seeds: Sequence[int], **more: Any) -> tuple
 
 
 def least_of(pollux: Sequence[Any], rate: float, seeds: Sequence[int], **more: Any) -> float:
-    """Least energy for as many jobs as Pollux got done, mean over seeds."""
+    """Return the least energy for as many jobs as Pollux finished, mean over seeds."""
     scenario = load_scenario("thesis", dict(case("", rate, **more).changes))
     total = 0.0
     for metrics, seed in zip(pollux, seeds, strict=True):
@@ -250,7 +250,7 @@ def bars_of(
     budget: Sequence[Case],
     least: float,
 ) -> list[Bar]:
-    """What the issue asks of Charon, AuraChronos and Helios."""
+    """Bars required of Charon, AuraChronos and Helios."""
     base_kwh, ours_kwh = mean(found[pollux], "energy_kwh"), mean(found[helios], "energy_kwh")
     saved, most = 100 * (1 - ours_kwh / base_kwh), 100 * (1 - least / base_kwh)
     slower = 100 * (mean(found[helios], "jct_mean_s") / mean(found[pollux], "jct_mean_s") - 1)

@@ -1,8 +1,8 @@
-"""How many deadlines any schedule could keep, if it knew the future and ran nothing else.
+"""Upper bound of the deadlines that any schedule could meet, with knowledge of the future.
 
-A job whose work is lost when it is stopped keeps its deadline in one stretch on one placement. So:
-which urgent jobs can have a stretch each, between arrival and deadline, so that GPUs of no type
-are used twice? Time is cut into slots, and a stretch counts only in slots that it fills from end
+A job whose work is lost when it is stopped meets its deadline in one interval on one placement. So:
+which urgent jobs can have an interval each, between arrival and deadline, so that GPUs of no type
+are used twice? Time is cut into slots, and an interval counts only in slots that it fills from end
 to end, wherever in its first slot it began; nodes and all jobs without a deadline are forgotten.
 Whatever a schedule can do is then possible here, so the most that is possible is a bound.
 """
@@ -27,14 +27,14 @@ ROUNDING_S = 1e-6
 
 
 def most_kept(jobs: JobTable, cluster: Cluster, truth: Oracle, end_s: float) -> tuple[int, int]:
-    """Deadlines up to `end_s`, and how many of them any schedule could keep at most."""
+    """Return the deadlines up to `end_s`, and the most of them that any schedule could meet."""
     due = np.flatnonzero(jobs.urgent & (jobs.deadline_s <= end_s))
     groups = _overlapping(jobs, due)
     return len(due), sum(_most_of(jobs, cluster, truth, group) for group in groups)
 
 
 def _overlapping(jobs: JobTable, due: NDArray[np.int64]) -> list[list[int]]:
-    """Jobs in groups whose times do not touch: each is a program of its own."""
+    """Return jobs in groups whose times do not overlap: each is a program of its own."""
     groups: list[list[int]] = []
     until_s = -np.inf
     for job in due.tolist():  # by arrival
@@ -79,13 +79,13 @@ def _most_of(jobs: JobTable, cluster: Cluster, truth: Oracle, group: Sequence[in
         integrality=np.ones(column),
         options={"time_limit": MOST_S},
     )
-    # Stopped before the best was found, the solver still knows what cannot be exceeded.
+    # Stopped before the optimum, the solver still has a bound.
     most = -found.mip_dual_bound if found.mip_dual_bound is not None else len(group)
     return min(math.floor(most + 1e-6), len(group))
 
 
 def _one_after_the_other(jobs: JobTable, truth: Oracle, group: Sequence[int]) -> bool:
-    """Whether all are kept if each has a GPU type for itself: then no program is needed."""
+    """Return true if all are met with a GPU type for each: then no program is needed."""
     for key in (jobs.arrival_s, jobs.deadline_s):
         free_s: dict[int, float] = {}
         for job in sorted(group, key=lambda job: float(key[job])):
@@ -96,7 +96,7 @@ def _one_after_the_other(jobs: JobTable, truth: Oracle, group: Sequence[int]) ->
             in_time = [end for end in ends if end[0] <= jobs.deadline_s[job] + ROUNDING_S]
             if not in_time:
                 break
-            # the slowest type that will do: the fastest may be needed by the next one
+            # the slowest sufficient type: the next one may need the fastest
             end_s, kind = max(in_time) if key is jobs.deadline_s else min(in_time)
             free_s[kind] = end_s
         else:
@@ -105,7 +105,7 @@ def _one_after_the_other(jobs: JobTable, truth: Oracle, group: Sequence[int]) ->
 
 
 def _times_s(jobs: JobTable, truth: Oracle, job: int) -> dict[Shape, float]:
-    """What a job takes at best on each shape."""
+    """Return a job's shortest time on each shape."""
     options = truth.options(jobs.kinds[int(jobs.kind[job])])
     found: dict[Shape, float] = {}
     for shape, sample_s in zip(options.shapes(), options.sample_s.tolist(), strict=True):
@@ -124,7 +124,7 @@ class _Rows:
         self._place: dict[tuple[object, ...], int] = {}
 
     def add(self, key: tuple[object, ...], limit: float, column: int, value: float) -> None:
-        """One more term of the sum called `key`."""
+        """Add one more term of the sum called `key`."""
         if key not in self._place:
             self._place[key] = len(self.limits)
             self.limits.append(limit)

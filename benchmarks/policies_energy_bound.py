@@ -1,4 +1,4 @@
-"""The least energy with which the same jobs could be done: a linear program, per seed.
+"""Lower bound of the energy for the same jobs: a linear program, per seed.
 
 Whatever runs, idle power is drawn all the time. Above it, each job takes what its placement draws
 more than idle, for as long as it runs. Which placements, so that the sum is least and GPU hours of
@@ -31,7 +31,7 @@ def least_kwh(
 
     Args:
         jobs: with all power limits that they may have.
-        share: of the jobs of each kind, as many as the policy that is compared got done.
+        share: of the jobs of each kind, as many as the compared policy finished.
         cluster: where.
         truth: time and power.
         span_s: how long.

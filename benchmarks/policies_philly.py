@@ -19,7 +19,9 @@ POLICIES = (
 
 
 def philly_rows(jobs: int = JOBS) -> tuple[Mapping[str, Metrics], str]:
-    """Each policy on the first jobs of the trace, and what the table is; no rows without data."""
+    """Run each policy on the first jobs of the trace; return rows and a caption; none without
+    data.
+    """
     absent = missing()
     if absent:
         return (

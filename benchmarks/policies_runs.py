@@ -1,4 +1,4 @@
-"""Which simulations the benchmark of policies needs, and how they are run, two at a time."""
+"""Simulations of the benchmark of policies, run two at a time."""
 
 import argparse
 import multiprocessing
@@ -28,7 +28,7 @@ class Case:
     """One policy on one variation of a shipped scenario.
 
     Attributes:
-        policy: name with parameters, as people write it.
+        policy: name with parameters.
         scenario: name of a shipped scenario.
         variant: one of its variants; empty for itself.
         changes: field -> value on top of it.
@@ -45,7 +45,7 @@ Found = Mapping[Case, Sequence[Metrics]]
 
 
 class Pieces(NamedTuple):
-    """How a long benchmark is divided into several calls.
+    """Division of a long benchmark into several calls.
 
     Attributes:
         path: file of results of earlier calls, which are not simulated again. Delete it when a
@@ -67,7 +67,7 @@ def pieces(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -
 
 
 def _die_of_sigterm() -> None:
-    """End a worker when its pool does, whatever handler the calling program has."""
+    """Let a worker end with its pool, whatever handler the calling program has."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -137,12 +137,12 @@ def _scenario(case: Case) -> Scenario:
 
 
 def mean(metrics: Sequence[Metrics], name: str) -> float:
-    """Mean of one figure over seeds; those without one are left out."""
+    """Return the mean of one figure over seeds; those without one are left out."""
     values = [getattr(each, name) for each in metrics]
     return float(np.mean([value for value in values if value is not None]))
 
 
 def miss_percent(metrics: Sequence[Metrics]) -> float:
-    """Deadlines missed over all seeds together, in per cent."""
+    """Return the missed deadlines of all seeds together, in percent."""
     due = sum(each.deadlines for each in metrics)
     return 100 * sum(each.misses for each in metrics) / due if due else float("nan")

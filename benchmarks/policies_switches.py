@@ -127,7 +127,7 @@ def by_rate(found: Found, cases: dict[tuple[str, float], Case], seeds: Sequence[
 
 
 def by_freedom(found: Found, cases: dict[tuple[str, float], Case], seeds: Sequence[int]) -> Table:
-    """The yardstick at the longest completion time that is allowed, and Helios."""
+    """Table of the yardstick at the longest allowed completion time, and Helios."""
     rows = []
     for rate, prices_w in PRICES_W.items():
         base = found[cases[PLAIN, rate]]
@@ -163,7 +163,7 @@ def _at(points: Sequence[Yardstick], jct_s: float) -> tuple[float, float, float]
 
 
 def least(pollux: Sequence[object], of: Case, seeds: Sequence[int], *, sleeps: bool) -> float:
-    """Least energy for as many jobs as Pollux got done, mean over seeds."""
+    """Return the least energy for as many jobs as Pollux finished, mean over seeds."""
     scenario, total = load_scenario(of.scenario, dict(of.changes)), 0.0
     for metrics, seed in zip(pollux, seeds, strict=True):
         world = scenario.world(seed)

@@ -17,12 +17,14 @@ HEADER = (
 
 
 def all_policies(title: str, found: Found, cases: Sequence[Case], text: str = "") -> Table:
-    """One row per policy: means over seeds, energy and throughput with standard deviation."""
+    """Table with a row per policy: means over seeds, energy and throughput with standard
+    deviation.
+    """
     return Table(title, HEADER, [_row(case.policy, found[case]) for case in cases], text)
 
 
 def philly_table(title: str, rows: Mapping[str, Metrics], text: str) -> Table:
-    """One row per policy, of one simulation."""
+    """Table with a row per policy, of one simulation."""
     return Table(title, HEADER, [_row(name, [each]) for name, each in rows.items()], text)
 
 
@@ -55,7 +57,7 @@ def by_factor(
 
 
 def lost_work(found: Found, cases: Mapping[str, Case]) -> Table:
-    """What preemption costs, by what a stopped job keeps."""
+    """Table of the cost of preemption, by the work that a stopped job keeps."""
     rows = [
         (
             keeps,
@@ -77,7 +79,7 @@ def lost_work(found: Found, cases: Mapping[str, Case]) -> Table:
 
 
 def by_age(found: Found, cases: Sequence[Case]) -> Table:
-    """What the weight of age does, which the thesis does not give."""
+    """Table of the effect of the weight of age, which the thesis does not give."""
     # the same seeds for all: some cases have more, for other tables
     seeds = min(len(found[case]) for case in cases)
     rows = []
@@ -100,7 +102,7 @@ def by_age(found: Found, cases: Sequence[Case]) -> Table:
 def by_load(
     found: Found, cases: Mapping[tuple[str, float], Case], least: Mapping[float, float]
 ) -> Table:
-    """Helios against Pollux from an idle cluster to an overloaded one."""
+    """Table of Helios against Pollux from an idle cluster to an overloaded one."""
     rows = []
     for rate in sorted({rate for _, rate in cases}):
         pollux, zeus, helios = (found[cases[name, rate]] for name in ("pollux", "zeus", "helios"))
@@ -135,7 +137,7 @@ def by_load(
 
 
 def by_user(found: Found, cases: Sequence[Case]) -> Table:
-    """Fairness where one of five users submits half of all jobs."""
+    """Table of fairness where one of five users submits half of all jobs."""
     return all_policies(
         "One of five users submits half of all jobs",
         found,

@@ -7,7 +7,7 @@ from bars import Table
 from policies_runs import mean, miss_percent
 from wattloop.schedule.metrics.metrics import Metrics
 
-__all__ = ["Ours", "beside_the_thesis"]
+__all__ = ["Ours", "against_the_thesis"]
 
 NEAR = 0.1
 """Share by which a figure may differ and still be the same."""
@@ -18,7 +18,7 @@ Seeds = Sequence[Metrics]
 
 
 class Ours(NamedTuple):
-    """What the table is made from, at one rate."""
+    """Inputs of the table, at one rate."""
 
     pollux: Seeds
     rigid: Seeds
@@ -30,8 +30,9 @@ class Ours(NamedTuple):
     hades: Seeds
 
 
-def beside_the_thesis(stated: Ours, lower: Ours, imbalanced: Mapping[str, Seeds]) -> Table:
-    """One row per figure of the thesis: at its stated rate, and at the rate its figures fit.
+def against_the_thesis(stated: Ours, lower: Ours, imbalanced: Mapping[str, Seeds]) -> Table:
+    """Table with a row per figure of the thesis: at its stated rate, and at the rate its figures
+    fit.
 
     Args:
         stated: all policies at 0.005 jobs/s.

@@ -1,12 +1,12 @@
-"""An online policy that is nearly the best there is for the thesis's jobs: value iteration.
+"""A nearly optimal online policy for the thesis's jobs, by value iteration.
 
 A node of eight H100 and one of eight A100 are two servers; three kinds of jobs arrive at random.
 The state is the job on each node with its remaining quarters, and the number of waiting jobs of
 each kind. The policy minimises power plus h times the number of jobs in the system, so each h gives
 one trade of energy for completion time. It chooses caps, starts, and waits; with `move_s` it may
 also move running jobs between the nodes, for that time each. It knows true times and powers (no
-errors of estimates), the rate of arrivals, and no deadlines, so that it has it easier than Helios.
-It is then simulated on the arrivals of a seed, with the time of waking up.
+errors of estimates), the rate of arrivals, and no deadlines, which is an easier problem than Helios
+has. It is then simulated on the arrivals of a seed, with the time of waking up.
 """
 
 # ruff: noqa: PLR0912, PLR0915, PLR0917 - numba compiles functions of arrays

@@ -1,7 +1,7 @@
 """A powercap tree with running counters: `python powercap_counters.py ROOT SECONDS [WAVE_S]`.
 
 Run in a process of its own, so that the cost of moving the counters falls on no measured process.
-It prints the moment of its curves' 0 s; `package_curve` is what the counter follows.
+It prints the moment of its curves' 0 s; the counter follows `package_curve`.
 """
 
 import sys
@@ -20,7 +20,7 @@ WAVE_S = 0.1
 
 
 def package_curve(wave_s: float = WAVE_S) -> PowerCurve:
-    """Power of the package."""
+    """Return the power curve of the package."""
     return SquareWave(40.0, 120.0, wave_s, duty=0.4)
 
 

@@ -4,7 +4,7 @@
 
 Reads h200_train_steps.jsonl from the folder gpu/ of WATTLOOP_SHARED_DATA, or from
 benchmarks/data/h200. Networks are traced once and kept on disk (see predict_points). With --ship
-what was fitted to all steps becomes the constants of the package.
+the fit to all steps becomes the constants of the package.
 """
 
 import sys

@@ -34,7 +34,7 @@ class Errors:
 
     @property
     def combined(self) -> float:
-        """The thesis's figure."""
+        """Return the thesis's combined figure."""
         return 0.6 * self.time + 0.4 * self.power
 
 
@@ -57,12 +57,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Fits:
-    """What every fit predicts for every point, and the parameters of those in sample.
+    """Predictions of every fit for every point, and the parameters of those in sample.
 
     Attributes:
         inside, outside: name of the fit -> (rows x 2) step_s and power_w; `outside` holds each row
             as predicted without its network.
-        constants: name of the fit in sample -> what it found.
+        constants: name of the fit in sample -> its parameters.
     """
 
     inside: Mapping[str, Array]
@@ -70,12 +70,12 @@ class Fits:
     constants: Mapping[str, Mapping[str, object]]
 
     def parameters(self, fit: str) -> Mapping[str, float]:
-        """theta_H of a fit in sample."""
+        """Return theta_H of a fit in sample."""
         return Adept.from_constants(self.constants[fit]).parameters
 
 
 def errors_of(points: Sequence[MeasuredStep], predicted: Array, rows: Sequence[int] = ()) -> Errors:
-    """Errors over these rows, or all."""
+    """Return the errors over these rows, or all."""
     true = np.array([(p.step_s, p.power_w) for p in points], float)
     chosen = list(rows) or list(range(len(points)))
     ratio = predicted[chosen] / true[chosen]
@@ -90,7 +90,7 @@ def all_fits(
     *,
     stages_only: bool = False,
 ) -> Fits:
-    """Run them, one process per core; the last stage in sample with so many seeds."""
+    """Run all fits, one process per core, with several seeds for the last stage in sample."""
     groups = list(dict.fromkeys(point.group for point in points))
     tasks = [task for left_out in ("", *groups) for task in _series(left_out)]
     if stages_only:
@@ -130,7 +130,10 @@ def _in_processes(
 
 
 def _series(left_out: str) -> list[Task]:
-    """Fits of one fold. Between stages S1, S4 and S7 only the in-sample table needs the others."""
+    """Return the fits of one fold.
+
+    Between stages S1, S4 and S7 only the in-sample table needs the others.
+    """
     stages = STAGES if not left_out else {name: STAGES[name] for name in ("S1", "S4", "S7")}
     others = [name for name in SATURATIONS if name != "sigmoid"]
     return [

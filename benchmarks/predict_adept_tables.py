@@ -51,7 +51,7 @@ THESIS_PARAMETERS = {
 
 
 def refinement(points: Points, fits: Fits) -> Table:
-    """Table 4.2."""
+    """The thesis's table 4.2."""
     rows = []
     for stage, name in STAGE_NAMES.items():
         inside = errors_of(points, fits.inside[stage])
@@ -75,7 +75,7 @@ def refinement(points: Points, fits: Fits) -> Table:
 
 
 def thesis_rows(points: Points, fits: Fits) -> Table:
-    """The thesis's own selection: as many parameters as steps."""
+    """Return the thesis's own selection: as many parameters as steps."""
     rows = []
     for stage in STAGES:
         inside = errors_of(points, fits.inside[stage])
@@ -95,7 +95,7 @@ def thesis_rows(points: Points, fits: Fits) -> Table:
 
 
 def by_part(points: Points, fits: Fits) -> list[Table]:
-    """Table 4.3: by network, by number of GPUs, by precision."""
+    """The thesis's table 4.3: by network, by number of GPUs, by precision."""
     groups = list(dict.fromkeys(point.group for point in points))
     precisions = ("fp32", "tf32", "bf16")
 
@@ -137,7 +137,7 @@ def by_part(points: Points, fits: Fits) -> list[Table]:
 
 
 def saturations(points: Points, fits: Fits) -> Table:
-    """Five saturation functions, and where their references lie."""
+    """Table of five saturation functions and their references."""
     rows: list[list[object]] = []
     for name in SATURATIONS:
         fit = "S7" if name == "sigmoid" else name
@@ -158,7 +158,7 @@ def saturations(points: Points, fits: Fits) -> Table:
 
 
 def ablation(points: Points, fits: Fits) -> Table:
-    """Figure 4.10: what the scalars do where they hold."""
+    """Figure 4.10: the effect of the scalars where they apply."""
     albert = [i for i, point in enumerate(points) if point.group == "albert"]
     bf16 = [i for i, point in enumerate(points) if point.workload.precision == "bf16"]
     rows: list[list[object]] = []
@@ -185,7 +185,7 @@ def ablation(points: Points, fits: Fits) -> Table:
 
 
 def parameters(points: Points, fits: Fits, seeds: int) -> Table:
-    """The fitted values, and how far other seeds of the same search end from them."""
+    """Table of the fitted values, and their distance from those of other seeds."""
     names = ["S7", *(f"seed {i}" for i in range(1, seeds))]
     errors = [errors_of(points, fits.inside[fit]).combined for fit in names]
     rows: list[list[object]] = []

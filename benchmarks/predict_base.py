@@ -1,6 +1,6 @@
-"""Fits that take long, kept on disk under the code and the data that they come from.
+"""Slow fits, stored on disk under a hash of their code and data.
 
-`microbenchmark_constants`  of `kernels`, from the suite alone: no network was seen by them
+`microbenchmark_constants`  of `kernels`, from the suite alone, without any network
 `KeptAdept`                 the thesis's model, whose search takes seconds per fit
 """
 
@@ -40,10 +40,10 @@ def microbenchmark_constants() -> KernelConstants | None:
 
 
 class KeptAdept(Adept):
-    """Adept, whose fits are kept."""
+    """Adept with its fits stored on disk."""
 
     def fit(self, points: Sequence[MeasuredStep]) -> Self:
-        """From disk, where the same steps were fitted before."""
+        """Fit, or read the stored fit to the same steps."""
         rows = [(p.workload.name, p.workload.batch, p.step_s, p.power_w) for p in points]
         key = repr((rows, self._search, self._saturation, self._scalars))
         digest = hashlib.sha256(key.encode()).hexdigest()[:12]

@@ -91,7 +91,7 @@ def main() -> int:
 def fitted(
     tables: Tables, gpus: Gpus, without: str, start: CurveConstants = SHIPPED
 ) -> CurveConstants:
-    """The constants of the grid that suit all GPUs but one."""
+    """Return the constants of the grid that suit all GPUs but one."""
     best, least = start, np.inf
     for floor, knee, duty in product(*GRID.values()):
         tried = start._replace(voltage=VoltageCurve(floor, knee), duty=duty)
@@ -107,7 +107,7 @@ def fitted(
 
 
 def page(tables: Tables, gpus: Gpus, constants: Constants, shares: Sequence[float]) -> Page:
-    """Bars over all GPUs, and where the errors are."""
+    """Make the page: bars over all GPUs, and errors by part."""
     found = {name: judged(tables[name], gpus[name], ours(constants[name])) for name in tables}
     rivals = {
         title: {name: judged(tables[name], gpus[name], rival) for name in tables}

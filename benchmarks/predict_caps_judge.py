@@ -1,4 +1,4 @@
-"""Cap curves judged on measured ones: ours and simpler rules, and where their errors are."""
+"""Cap curves judged on measured ones: ours and simpler rules, and their errors by part."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ Constants = Mapping[str, CurveConstants]
 
 
 def ours(constants: CurveConstants) -> Predict:
-    """Our curves as a function of measured ones, whose last point alone is looked at."""
+    """Return Wattloop's curves as a function of measured ones, from the last point alone."""
 
     def predict(curves: Curves, gpu: Gpu) -> tuple[Array, Array]:
         time_s, power_w, caps_w = last(curves)
@@ -69,13 +69,13 @@ RIVALS: dict[str, Predict] = {
 
 
 def last(curves: Curves) -> tuple[Array, Array, Array]:
-    """Time and power at the highest cap, and the caps."""
+    """Return time and power at the highest cap, and the caps."""
     points = np.array([(curve.time_s[-1], curve.power_w[-1]) for curve in curves])
     return points[:, 0], points[:, 1], np.array(curves[0].caps_w)
 
 
 def judged(curves: Iterable[MeasuredCurve], gpu: Gpu, predict: Predict) -> Judged:
-    """Errors at all caps but the highest, which was given."""
+    """Return the errors at all caps but the highest, which was given."""
     time, power, caps, over = [], [], [], []
     alike: dict[tuple[float, ...], list[MeasuredCurve]] = {}
     for curve in curves:
@@ -161,7 +161,7 @@ def constants_table(constants: Mapping[str, CurveConstants], gpus: Mapping[str, 
 
 
 def static_table(tables: Tables, gpus: Gpus, constants: Constants) -> Table:
-    """What it does to the errors when static power is not what the table of GPUs says."""
+    """Table of the effect of a static power that differs from the table of GPUs."""
     rows = []
     for name, curves in tables.items():
         gpu = gpus[name]

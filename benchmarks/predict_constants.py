@@ -1,7 +1,7 @@
 """The H200's constants of the kernels model, made from everything measured on one.
 
     python benchmarks/predict_constants.py            what the fit says of left-out networks
-    python benchmarks/predict_constants.py --ship     and keep it in the package
+    python benchmarks/predict_constants.py --ship     and write it into the package
 
 Kernels from the suite's microbenchmarks; factors, host and joules from the steps of the twelve
 networks and of the suite's own, each collection at the speed of its host; intervals from leaving

@@ -1,4 +1,4 @@
-"""How wrong predictions are: means, medians and bias of time, power and energy, by any part."""
+"""Errors of predictions: means, medians and bias of time, power and energy, by any part."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ QUANTITIES = ("time", "power", "energy")
 
 @dataclass(frozen=True)
 class Outcome:
-    """One measured step with what was predicted for it, and by whose measure it is GPU-bound.
+    """One measured step with its prediction, and the measure by which it is GPU-bound.
 
     Attributes:
         row: as measured.
@@ -32,11 +32,11 @@ class Outcome:
 
     @property
     def host_bound(self) -> bool:
-        """Whether predicted dispatch takes 70% of the measured step or more."""
+        """Return true if predicted dispatch takes 70% of the measured step or more."""
         return self.host_s >= HOST_SHARE * self.row.step_s
 
     def error(self, quantity: str) -> float:
-        """Predicted over measured, minus 1."""
+        """Return predicted over measured, minus 1."""
         found = self.judged.prediction
         pairs = {
             "time": (found.step_s, self.row.step_s),
@@ -48,27 +48,27 @@ class Outcome:
 
     @property
     def label(self) -> str:
-        """`gpt2@1024 x 8 bf16`."""
+        """Return a label such as `gpt2@1024 x 8 bf16`."""
         return f"{self.row.model} x {self.row.batch} {self.row.precision}"
 
 
 def mean_error(outcomes: Sequence[Outcome], quantity: str) -> float | None:
-    """Mean of the absolute errors in percent; None of nothing."""
+    """Return the mean of the absolute errors in percent; None without steps."""
     return 100 * fmean(abs(o.error(quantity)) for o in outcomes) if outcomes else None
 
 
 def median_error(outcomes: Sequence[Outcome], quantity: str) -> float | None:
-    """Median of the absolute errors in percent; None of nothing."""
+    """Return the median of the absolute errors in percent; None without steps."""
     return 100 * median(abs(o.error(quantity)) for o in outcomes) if outcomes else None
 
 
 def bias(outcomes: Sequence[Outcome], quantity: str) -> float | None:
-    """Mean of the signed errors in percent: above 0, too much was predicted."""
+    """Return the mean of the signed errors in percent: above 0, predictions were too high."""
     return 100 * fmean(o.error(quantity) for o in outcomes) if outcomes else None
 
 
 def parts(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    """All rows, the regimes, and the families where the GPU is the bottleneck."""
+    """Return all rows, the regimes, and the families where the GPU is the bottleneck."""
     chosen: dict[str, Callable[[Outcome], bool]] = {
         "all": lambda _: True,
         "GPU-bound": lambda o: not o.host_bound,

@@ -29,8 +29,8 @@ class PredictedStep:
 
     Attributes:
         name: model, batch and precision, shown as a tooltip.
-        kind: what it is coloured by.
-        precision: what it is shaped by.
+        kind: its colour.
+        precision: its shape.
         measured, predicted: time (s) and power (W).
     """
 

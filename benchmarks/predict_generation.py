@@ -1,4 +1,4 @@
-"""How well `predict serve --engine transformers` knows prefill and decode of a Llama on an H200.
+"""Accuracy of `predict serve --engine transformers` for prefill and decode of a Llama on an H200.
 
     python benchmarks/predict_generation.py [--quick] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""How well a training step on an H200 is predicted by constants that never saw its model.
+"""Accuracy of predicted training steps on an H200, by constants that never saw their model.
 
     python benchmarks/predict_h200.py [--quick] [--json FILE] [--models kernels,adept,roofline]
 
@@ -128,9 +128,9 @@ def _text(ours: Sequence[Outcome], own: Sequence[Measured]) -> str:
 
 
 def _model(name: str, quick: bool) -> Model:
-    """A model before it is fitted to steps; `kernels` knows its microbenchmarks."""
+    """Return a model before it is fitted to steps; `kernels` has its microbenchmarks."""
     if name == "kernels":
-        # a fit starts from what microbenchmarks gave, whatever steps were fitted before
+        # a fit starts from the microbenchmarks, independent of earlier fits
         return KernelModel() if quick else KernelModel.for_gpu(gpu_named("h200"))
     if name == "adept":
         from wattloop.predict.models.adept.model import AdeptSearch
@@ -142,7 +142,7 @@ def _model(name: str, quick: bool) -> Model:
 
 
 def _left_out(model: Model, measured: Sequence[Measured], own: Sequence[Measured]) -> Verdict:
-    """Every group by constants from the others, and from the suite's networks."""
+    """Predict every group by constants from the others, and from the suite's networks."""
     began = time.perf_counter()
 
     def tell(group: str) -> None:
@@ -155,7 +155,9 @@ def _left_out(model: Model, measured: Sequence[Measured], own: Sequence[Measured
 
 
 def _unseen(model: Model, measured: Sequence[Measured], own: Sequence[Measured]) -> Verdict:
-    """The suite's networks by constants from the twelve, at the speed of the suite's hosts."""
+    """Predict the suite's networks by constants from the twelve, at the speed of the suite's
+    hosts.
+    """
     began = time.perf_counter()
     fitted = model.fit([m.point for m in measured])
     points = [m.point for m in own]
@@ -167,7 +169,9 @@ def _unseen(model: Model, measured: Sequence[Measured], own: Sequence[Measured])
 def _as_shipped(
     model: Model, measured: Sequence[Measured], own: Sequence[Measured], second: Sequence[Outcome]
 ) -> list[Outcome]:
-    """The suite's networks each by constants from all others, as intervals that ship are made."""
+    """Predict each of the suite's networks by constants from all others, as for shipped
+    intervals.
+    """
     if not isinstance(model, KernelModel) or not own:
         return list(second)
     twelve = [m.point for m in measured]
@@ -194,7 +198,7 @@ def _outcomes(
 
 
 def _in_sample(measured: Sequence[Measured], quick: bool) -> dict[str, float]:
-    """Mean errors of adept on the rows it was fitted to, as the thesis reports them."""
+    """Return mean errors of adept on the rows it was fitted to, as the thesis reports them."""
     points = [m.point for m in measured]
     judged = _predicted(_model("adept", quick).fit(points), points)
     outcomes = [Outcome(m.row, m.family, j, 0) for m, j in zip(measured, judged, strict=True)]

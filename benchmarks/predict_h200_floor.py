@@ -20,7 +20,7 @@ DRAWS = 4000
 
 
 def floor_bars(outcomes: Sequence[Outcome]) -> list[Bar]:
-    """Both floors over all host-bound rows, with ours on the same rows."""
+    """Bars of both floors over all host-bound rows, with the prediction on the same rows."""
     groups = _same_calls(outcomes)
     every = [o for rows in groups for o in rows]
     if not every:
@@ -49,7 +49,7 @@ def floor_bars(outcomes: Sequence[Outcome]) -> list[Bar]:
 
 
 def drawn_again(outcomes: Sequence[Outcome]) -> tuple[float, float]:
-    """Where nine in ten mean errors of time lie when as many networks are drawn from these."""
+    """Return the range of nine in ten mean errors under resampling of the networks."""
     groups: dict[str, list[Outcome]] = defaultdict(list)
     for o in outcomes:
         groups[o.judged.point.group].append(o)
@@ -71,7 +71,7 @@ def _same_calls(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
 
 
 def _best_host_s(rows: Sequence[Outcome]) -> float:
-    """The host time with the least mean error; the error bends only at steps and GPU times."""
+    """Return the host time with the least mean error, which bends only at steps and GPU times."""
     times = [time for o in rows for time in (o.row.step_s, _gpu_s(o))]
     return min(times, key=lambda host_s: sum(_error(o, host_s) for o in rows))
 

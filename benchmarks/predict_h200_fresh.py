@@ -25,13 +25,13 @@ LIMITS = {"time": 11.0, "power": 7.0, "energy": 8.0}
 
 @dataclass(frozen=True)
 class Fresh:
-    """Every model's predictions of steps that were measured after it was settled.
+    """Every model's predictions of steps that were measured after it was fixed.
 
     Attributes:
         outcomes: model -> its predictions.
         untold: those of the first model for a host as quick as that of the twelve networks.
-        covered: how the first model's intervals did.
-        untold_covered: how they did for that other host.
+        covered: coverage of the first model's intervals.
+        untold_covered: their coverage for that other host.
     """
 
     outcomes: dict[str, list[Outcome]]
@@ -41,7 +41,7 @@ class Fresh:
 
 
 def newest_networks(own: Sequence[Measured]) -> list[Measured]:
-    """Steps of the newest sitting's networks that no sitting before had."""
+    """Return steps of the newest sitting's networks that no earlier sitting had."""
     last = max(m.sitting for m in own)
     before = {m.point.group for m in own if m.sitting != last}
     return [m for m in own if m.sitting == last and m.point.group not in before]
@@ -50,7 +50,7 @@ def newest_networks(own: Sequence[Measured]) -> list[Measured]:
 def judge_fresh(
     models: Mapping[str, Model], measured: Sequence[Measured], own: Sequence[Measured]
 ) -> Fresh:
-    """By constants of the twelve networks and of all sittings but the newest."""
+    """Predict by constants of the twelve networks and of all sittings but the newest."""
     last = max(m.sitting for m in own)
     sitting = [m.point for m in own if m.sitting == last]
     fresh = newest_networks(own)
@@ -97,16 +97,18 @@ def fresh_bars(fresh: Fresh) -> list[Bar]:
         )
         for quantity, limit in LIMITS.items()
     ]  # fmt: skip
-    beside = {name: median_error(rows, "time") for name, rows in others}
+    baselines = {name: median_error(rows, "time") for name, rows in others}
     waiting = sum(o.host_bound for o in ours)
     note = f"{waiting} of these steps wait for the host, which differs by 7% from round to round"
-    median_bar = Bar("fresh_time_median", median_error(ours, "time"), "%", 7.0, beside, note=note)
+    median_bar = Bar(
+        "fresh_time_median", median_error(ours, "time"), "%", 7.0, baselines, note=note
+    )
     found.insert(1, median_bar)
     return found
 
 
 def fresh_table(fresh: Fresh) -> Table:
-    """Errors with and without the host's speed, and how the intervals did."""
+    """Table of errors with and without the host's speed, and the coverage of intervals."""
     first = next(iter(fresh.outcomes))
     rows: list[list[object]] = [
         [name, *(f"{mean_error(o, q):.1f} / {median_error(o, q):.1f}" for q in QUANTITIES)]
@@ -157,7 +159,7 @@ hosts before.
 def _at_speed_of_others(
     fitted: KernelModel, asked: Sequence[MeasuredStep], sitting: Sequence[MeasuredStep]
 ) -> list[MeasuredStep]:
-    """Each network's points at the speed that the sitting's other networks tell."""
+    """Return each network's points at the host speed found from the sitting's other networks."""
     speeds = {}
     for group in dict.fromkeys(point.group for point in asked):
         others = at_host_speed(fitted, [point for point in sitting if point.group != group])

@@ -1,4 +1,4 @@
-"""How often stated intervals hold, how wide they are, and how narrow they could be."""
+"""Coverage and width of stated intervals, and the least possible width."""
 
 import math
 from collections import defaultdict
@@ -24,7 +24,7 @@ class Covered(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Median width over mean error."""
+        """Return the median width over the mean error."""
         return self.width / self.error
 
 
@@ -33,7 +33,7 @@ Coverage = Mapping[str, Covered]
 
 
 def nested(judged: Sequence[Judged], also: Sequence[Judged]) -> dict[str, Intervals]:
-    """Group -> intervals from the residuals of all other groups, and their range."""
+    """Return group -> intervals from the residuals of all other groups, and their range."""
     found = {}
     for group in dict.fromkeys(j.point.group for j in judged):
         others = [j for j in (*judged, *also) if j.point.group != group]
@@ -48,7 +48,7 @@ def coverages(
     confidence: float = CONFIDENCE,
     hosts: HostSpread | None = None,
 ) -> Coverage:
-    """Of the intervals of each step; `known` ones never saw its model.
+    """Return coverage of the intervals of each step; `known` ones never saw its model.
 
     `hosts` are those known before, where the step's own host is not told.
     """
@@ -75,7 +75,9 @@ def coverages(
 def origin_table(
     ours: Sequence[Outcome], suite: Sequence[Outcome], stated: Mapping[str, Intervals]
 ) -> Table:
-    """Where coverage and width come from: the correction for few rows, and whose residuals."""
+    """Table of the sources of coverage and width: the correction for few rows, and the
+    residuals.
+    """
     twelve, own = ([o.judged for o in rows] for rows in (ours, suite))
     n = len(twelve) + len(own)
     found = {
@@ -99,7 +101,7 @@ def origin_table(
 
 
 def hindsight_table(ours: Sequence[Outcome], stated: Coverage) -> Table:
-    """The ratio of intervals that know afterwards how large errors of each class were."""
+    """Table of intervals that know afterwards how large the errors of each class were."""
     classes: dict[str, Callable[[Outcome], Hashable]] = {
         "one scale for all rows": lambda o: None,
         "GPU- or host-bound": lambda o: o.host_bound,

@@ -1,4 +1,4 @@
-"""Bars, words and figure of docs/benchmarks/predict_h200.md."""
+"""Bars, text and figure of docs/benchmarks/predict_h200.md."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -108,9 +108,9 @@ def bars_of(
 
     def bar(name: str, quantity: str, limit: float, measure: Measure = mean_error) -> Bar:
         which = 0 if measure is mean_error else 1
-        beside = {peer: measure(found, quantity) for peer, found in others.items()}
-        beside["prototype"] = summed[quantity][which]
-        return Bar(name, measure(ours, quantity), "%", limit, beside)
+        baselines = {peer: measure(found, quantity) for peer, found in others.items()}
+        baselines["prototype"] = summed[quantity][which]
+        return Bar(name, measure(ours, quantity), "%", limit, baselines)
 
     found = [
         bar("time_mean", "time", 11.0),
@@ -120,16 +120,16 @@ def bars_of(
     ]
     for name, (part, limit) in _TIME_BARS.items():
         if split[first][part]:
-            beside = {peer: mean_error(split[peer][part], "time") for peer in others}
+            baselines = {peer: mean_error(split[peer][part], "time") for peer in others}
             own = split[first][part]
             note = "" if name != "time_host_bound_mean" else _drawn_again(own)
-            found.append(Bar(name, mean_error(own, "time"), "%", limit, beside, note=note))
+            found.append(Bar(name, mean_error(own, "time"), "%", limit, baselines, note=note))
     if second:
         part = {name: parts(rows)["GPU-bound depthwise"] for name, rows in second.items()}
-        beside = {peer: mean_error(part[peer], "time") for peer in others}
+        baselines = {peer: mean_error(part[peer], "time") for peer in others}
         found.append(
             Bar(
-                "time_gpu_bound_depthwise", mean_error(part[first], "time"), "%", 18.0, beside,
+                "time_gpu_bound_depthwise", mean_error(part[first], "time"), "%", 18.0, baselines,
                 note=f"{len(part[first])} rows of the suite, by constants from the twelve",
             )
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What rows that make the very same calls differ by: no predictor of the host gets below that.
+"""Scatter of rows with the same calls, which no predictor of the host can beat.
 
 The batch size does not change what the host has to do. Rows of one network that wait for it, under
 autocast or without, are therefore repeats of one measurement, apart from the GPU's own work, which
@@ -19,7 +19,7 @@ WAITING = 0.8
 
 
 def repeat_bar(outcomes: Sequence[Outcome]) -> Bar | None:
-    """Mean error of each such row by the median of the others, and ours on the same rows."""
+    """Bar of the mean error of each such row by the median of the others, on the same rows."""
     groups = _groups(outcomes)
     if not groups:
         return None
@@ -33,7 +33,7 @@ def repeat_bar(outcomes: Sequence[Outcome]) -> Bar | None:
 
 
 def repeat_table(outcomes: Sequence[Outcome]) -> Table:
-    """The groups of rows."""
+    """Table of the groups of rows."""
     rows: list[list[object]] = [
         [
             network,

@@ -20,7 +20,7 @@ WORST = 15
 
 
 def by_part(outcomes: Sequence[Outcome], title: str) -> Table:
-    """Regimes and families apart."""
+    """Table by regime and family."""
     rows = [
         [name, len(found), *(cell for q in QUANTITIES for cell in _three(found, q))]
         for name, found in parts(outcomes).items()
@@ -48,7 +48,7 @@ def compared(outcomes: Mapping[str, Sequence[Outcome]], title: str) -> Table:
 
 
 def by_model(outcomes: Sequence[Outcome], title: str) -> Table:
-    """Error and bias of time by precision, and of power and energy, per model."""
+    """Table of error and bias of time by precision, and of power and energy, per model."""
     precisions = sorted({o.row.precision for o in outcomes})
     rows = []
     for model in dict.fromkeys(o.row.model for o in outcomes):
@@ -60,7 +60,7 @@ def by_model(outcomes: Sequence[Outcome], title: str) -> Table:
 
 
 def worst(outcomes: Sequence[Outcome], title: str) -> Table:
-    """Rows with the largest error of time, and what their time was thought to be."""
+    """Table of the rows with the largest error of time, and their parts."""
     rows = []
     for o in sorted(outcomes, key=lambda o: -abs(o.error("time")))[:WORST]:
         found = o.judged.prediction
@@ -85,12 +85,14 @@ def worst(outcomes: Sequence[Outcome], title: str) -> Table:
 
 
 def memory_error(outcomes: Sequence[Outcome]) -> float:
-    """Mean error in percent of the traced peak: tensors, and cuDNN's workspaces by rule."""
+    """Return the mean error in percent of the traced peak: tensors, and cuDNN's workspaces by
+    rule.
+    """
     return 100 * fmean(abs(_memory(o)) for o in outcomes)
 
 
 def of_memory(outcomes: Sequence[Outcome], title: str) -> Table:
-    """Peak memory by model, smallest and largest batch apart."""
+    """Table of peak memory by model, smallest and largest batch separate."""
     rows = []
     for model in dict.fromkeys(o.row.model for o in outcomes):
         own = [o for o in outcomes if o.row.model == model]

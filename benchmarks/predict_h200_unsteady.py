@@ -1,7 +1,7 @@
 """Steps of 29 further networks, which no constants have seen, on hosts that were unsteady.
 
-`unsteady_steps.jsonl.gz` has them from two sittings, most steps in both: what one sitting says of
-the other is what a measurement itself is worth as a prediction.
+`unsteady_steps.jsonl.gz` has them from two sittings, most steps in both: one sitting as a
+prediction of the other shows the accuracy of a measurement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class Unsteady:
     """Predictions of the first sitting, and the second sitting as a prediction of it.
 
     Attributes:
-        told: with one speed of the host, which the other networks tell.
+        told: with one speed of the host, found from the other networks.
         dispatch: with the host's own time of each step, measured right after it.
         again: step -> (first, second) of time, power and energy, and whether the GPU waits.
     """
@@ -39,7 +39,7 @@ class Unsteady:
 
 
 def judge_unsteady(model: Model, known: Sequence[MeasuredStep], path: Path) -> Unsteady | None:
-    """By constants of everything known, in which none of these networks is."""
+    """Predict by all constants, none of which saw these networks."""
     if not isinstance(model, KernelModel) or not path.is_file():
         return None
     fitted = model.fit(known)
@@ -80,7 +80,7 @@ def _outcome(fitted: KernelModel, each: Measured, speed: float) -> Outcome:
 
 
 def unsteady_bars(found: Unsteady) -> list[Bar]:
-    """The medians, which outliers of the host do not decide, next to the second sitting's."""
+    """Bars of medians, which outliers of the host do not affect, next to the second sitting's."""
     note = f"{len(found.told)} steps; peer: the same step in the other sitting"
     return [
         Bar(
@@ -93,7 +93,7 @@ def unsteady_bars(found: Unsteady) -> list[Bar]:
 
 
 def unsteady_table(found: Unsteady) -> Table:
-    """How wrong, by what is told of the host, and what a second measurement says."""
+    """Table of errors with more or less data on the host, and of a second measurement."""
     rows: list[list[object]] = []
     parts = {"all": None, "the GPU waits": True, "the GPU is busy": False}
     waits = {o.label: wait for o, wait in ((o, _waits(o)) for o in found.told)}
@@ -129,7 +129,7 @@ def _waits(o: Outcome) -> bool:
 
 
 def _repeats(found: Unsteady, quantity: str, wait: bool | None) -> list[float]:
-    """Errors of the second sitting as a prediction of the first."""
+    """Return errors of the second sitting as a prediction of the first."""
     return [
         abs(pairs[quantity][1] / pairs[quantity][0] - 1)
         for pairs, waits in found.again.values()

@@ -1,7 +1,7 @@
 """Speeds of the hosts that the suite's steps were measured on, relative to the twelve networks'.
 
 Steps that wait for the host take as long as the host does, and every sitting of the suite had
-another one. Its speed is one number, as a probe would tell it. A fit that has steps of a sitting
+another one. Its speed is one number, as from a probe. A fit that has steps of a sitting
 finds it by itself; this is for constants that saw the twelve networks alone.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["moved_points"]
 
 
 def moved_points(fitted: KernelModel, own: Sequence[Measured]) -> list[MeasuredStep]:
-    """The suite's points at the speed of their hosts, sitting by sitting, in their order."""
+    """Return the suite's points at the speed of their hosts, sitting by sitting, in their order."""
     found: dict[int, MeasuredStep] = {}
     for sitting in dict.fromkeys(m.sitting for m in own):
         numbers = [n for n, m in enumerate(own) if m.sitting == sitting]

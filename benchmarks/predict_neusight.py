@@ -1,9 +1,9 @@
-"""Times on GPUs that were never calibrated, against what the authors of NeuSight measured.
+"""Predicted times on GPUs without a calibration, against measurements of NeuSight's authors.
 
     python benchmarks/predict_neusight.py [--quick] [--json FILE] [--rules FILE]
 
 The folder with neusight/{e2e,models,devices}.csv is named by WATTLOOP_SHARED_DATA. `--rules` writes
-what all GPUs together say, the file that serves GPUs without a calibration.
+the fit to all GPUs, the file that serves GPUs without a calibration.
 """
 
 import math
@@ -71,13 +71,13 @@ with 8. Such cards have no fan of their own; heat is not in the model.
 
 @dataclass(frozen=True)
 class Outcome:
-    """A row with what was predicted for it, by name of the predictor, in seconds."""
+    """A row with its predictions by predictor, in seconds."""
 
     row: Row
     predicted: dict[str, float]
 
     def error(self, who: str = "wattloop") -> float:
-        """Predicted over measured, minus 1."""
+        """Return predicted over measured, minus 1."""
         return self.predicted[who] / self.row.seconds - 1
 
 
@@ -111,7 +111,7 @@ def main() -> int:
 def judged(
     rows: Sequence[Row], points: Sequence[MeasuredStep]
 ) -> tuple[list[Outcome], dict[str, SpecRules]]:
-    """Each row predicted without its GPU, and the rules found without each GPU."""
+    """Predict each row without its GPU, and find the rules without each GPU."""
     reference, calibrated = reference_constants()
     outcomes: dict[int, Outcome] = {}
     found = {}
@@ -142,7 +142,7 @@ def judged(
 
 
 def _known(rows: Sequence[Row], networks: Mapping[str, Network]) -> list[Row]:
-    """Rows whose GPU and network are known; others are named and left out."""
+    """Return rows of known GPUs and networks; others are named and left out."""
     known = []
     for row in rows:
         try:
@@ -177,7 +177,9 @@ def _points(rows: Sequence[Row], networks: Mapping[str, Network]) -> list[Measur
 
 
 def _halves(outcomes: Sequence[Outcome]) -> list[float]:
-    """Half widths of the 90% intervals, as logarithms, from the residuals of the other GPUs."""
+    """Return half widths of the 90% intervals, as logarithms, from the residuals of the other
+    GPUs.
+    """
     halves = []
     for outcome in outcomes:
         others = [o for o in outcomes if o.row.gpu != outcome.row.gpu]
@@ -209,7 +211,7 @@ def _intervals(outcomes: Sequence[Outcome]) -> list[Bar]:
 
 
 def _page(
-    outcomes: Sequence[Outcome], found: dict[str, SpecRules], beside: Sequence[Table]
+    outcomes: Sequence[Outcome], found: dict[str, SpecRules], further: Sequence[Table]
 ) -> Page:
     names = [*PEERS, "our roofline", "peaks"]
 
@@ -241,7 +243,7 @@ def _page(
         "predict_neusight",
         "Times on GPUs without a calibration",
         bars,
-        beside,
+        further,
         text=TEXT.format(
             rows=len(outcomes),
             gpus=len(found),

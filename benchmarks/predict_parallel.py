@@ -1,4 +1,4 @@
-"""How well `predict plan` and `--parallel` know the throughput of trainings over many GPUs.
+"""Accuracy of `predict plan` and `--parallel` for the throughput of trainings over many GPUs.
 
     python benchmarks/predict_parallel.py [--quick] [--json FILE]
 
@@ -193,7 +193,9 @@ def flops_of(row: Row) -> float:
 
 
 def roofline(known: Sequence[Row], rows: Sequence[Row]) -> np.ndarray:
-    """FLOPs over a share of the peak, plus gathered bytes over a share of the bandwidth."""
+    """Predict by FLOPs over a share of the peak, plus gathered bytes over a share of the
+    bandwidth.
+    """
 
     def seconds(of: Sequence[Row], compute: float, link: float) -> np.ndarray:
         found = []
@@ -217,7 +219,7 @@ def roofline(known: Sequence[Row], rows: Sequence[Row]) -> np.ndarray:
 
 
 def six_nd(known: Sequence[Row], rows: Sequence[Row]) -> np.ndarray:
-    """6 FLOPs per parameter and token at one share of the peak."""
+    """Predict by 6 FLOPs per parameter and token at one share of the peak."""
 
     def peak_tokens_s(row: Row) -> float:
         asked = row.question

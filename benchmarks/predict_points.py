@@ -1,6 +1,6 @@
-"""Measured steps as points: each network traced once, kept on disk.
+"""Measured steps as points: each network traced once and stored on disk.
 
-Traces are kept in the folder WATTLOOP_BENCHMARK_TRACES, else in the user's cache, under what
+Traces are stored in the folder WATTLOOP_BENCHMARK_TRACES, else in the user's cache, under what
 determines them: network, batch, precision, optimizer, and the code that traces.
 """
 
@@ -76,7 +76,7 @@ OPTIMIZERS = {"sgd": "sgd+momentum"}
 
 @dataclass(frozen=True)
 class Measured:
-    """A measured row, what it is, its trace, and the file it is from: one sitting, one host."""
+    """A measured row, its description, its trace, and its file: one sitting, one host."""
 
     row: Row
     family: str
@@ -85,25 +85,27 @@ class Measured:
 
 
 def steps_file() -> Path | None:
-    """The rows of the twelve networks, wherever they are."""
+    """Return the file with the rows of the twelve networks."""
     shared = Path(os.environ.get("WATTLOOP_SHARED_DATA") or ROOT.parent / "shared" / "data")
     paths = (shared / "gpu" / "h200_train_steps.jsonl", OWN_DATA / "train_steps.jsonl")
     return next((path for path in paths if path.is_file()), None)
 
 
 def suite_files() -> list[Path]:
-    """What `wattloop calibrate collect` measured: kernels, host, power, steps of other networks."""
+    """Return the files of `wattloop calibrate collect`: kernels, host, power, other networks'
+    steps.
+    """
     return sorted(OWN_DATA.glob("suite_*.jsonl.gz"))
 
 
 def measured_points(path: Path, only: Sequence[str] | None = None) -> list[Measured]:
-    """The rows of the twelve networks, traced."""
+    """Return the rows of the twelve networks, traced."""
     found = [row for row in rows(path) if only is None or row.model in only]
     return [_measured(row, ZOO[row.model].group, _zoo_build) for row in found]
 
 
 def own_points(paths: Sequence[Path], *, by_machine: bool = False) -> list[Measured]:
-    """The steps of the calibration's own networks, traced.
+    """Return the steps of the calibration's own networks, traced.
 
     Each file is a sitting; `by_machine`, each of the machines in it.
     """
@@ -124,7 +126,7 @@ def own_points(paths: Sequence[Path], *, by_machine: bool = False) -> list[Measu
 
 
 def same_sittings(found: Sequence[Measured]) -> list[list[Measured]]:
-    """Steps by sitting, in order."""
+    """Return steps by sitting, in order."""
     names = dict.fromkeys(m.sitting for m in found)
     return [[m for m in found if m.sitting == name] for name in names]
 
@@ -155,13 +157,13 @@ def _own_build(row: Row) -> Built:
 
 
 def trace_path(row: Row, folder: Path) -> Path:
-    """The file of a row's trace."""
+    """Return the file of a row's trace."""
     code = code_hash("workload", "calibrate/zoo")
     return folder / f"{row.model}-{row.batch}-{row.precision}-{row.optimizer}-{code}.json"
 
 
 def _kept(row: Row, build: Callable[[Row], Built]) -> Workload:
-    """The trace on disk, else a new one."""
+    """Return the trace on disk, else a new one."""
     from wattloop.predict.workload.files import load_workload, save_workload
 
     path = trace_path(row, trace_folder())
@@ -188,7 +190,7 @@ def _trace(row: Row, build: Callable[[Row], Built]) -> Workload:
 
 
 def trace_folder() -> Path:
-    """Where traces are kept, and what else takes long to make."""
+    """Return the folder of traces and other slow results."""
     given = os.environ.get("WATTLOOP_BENCHMARK_TRACES")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(given) if given else cache / "wattloop" / "benchmark-traces"
@@ -198,7 +200,7 @@ def trace_folder() -> Path:
 
 @lru_cache
 def code_hash(*packages: str) -> str:
-    """Of the code of `wattloop.predict`'s packages and of the networks."""
+    """Return the hash of the code of `wattloop.predict`'s packages and of the networks."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
     folders = [ROOT / "src" / "wattloop" / "predict" / name for name in packages]

@@ -1,4 +1,4 @@
-"""Data-parallel training over 2 to 8 A100: the speed-up, with nothing fitted but the link.
+"""Speed-up of data-parallel training over 2 to 8 A100, with only the link fitted.
 
     python benchmarks/predict_scaling.py [--quick] [--json FILE]
 
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def page(times: Times, host_s: Mapping[str, float]) -> Page:
-    """Errors of ours and of the simpler ones, and the link that was found."""
+    """Make the page: errors of the model and of simpler ones, and the fitted link."""
     rows = [row for row in times if row.gpus > 1]
     scaling = Scaling(times, host_s)
     sheet = ring_of(Placement(A100, gpus=MOST_GPUS))
@@ -121,7 +121,7 @@ def page(times: Times, host_s: Mapping[str, float]) -> Page:
 
 
 def fitted(times: Times, scaling: Scaling, without: str) -> tuple[float, float]:
-    """Bandwidth and latency of the link that suit the other networks."""
+    """Return bandwidth and latency of the link that suit the other networks."""
     family = without.partition("_")[0]
     others = [r for r in times if r.gpus > 1 and r.network.partition("_")[0] != family]
 
@@ -132,7 +132,7 @@ def fitted(times: Times, scaling: Scaling, without: str) -> tuple[float, float]:
 
 
 def errors(times: Times, rows: Sequence[Row], predict: Predict) -> npt.NDArray[np.float64]:
-    """Signed errors of the speed-up."""
+    """Return signed errors of the speed-up."""
     return np.array([times[row] / predict(row) - 1 for row in rows])
 
 

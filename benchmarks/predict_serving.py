@@ -1,4 +1,4 @@
-"""How well `predict serve` knows the time, power and energy per token of served language models.
+"""Accuracy of `predict serve` for time, power and energy per token of served language models.
 
     python benchmarks/predict_serving.py [--quick] [--json FILE]
 
@@ -125,7 +125,9 @@ def _prompts(question: ServingQuestion) -> tuple[float, float]:
 
 
 def roofline(rows: Sequence[Row]) -> list[Estimate]:
-    """Two shares of peaks and one of the power limit, by least squares of logarithms on H100."""
+    """Fit two shares of peaks and one of the power limit, by least squares of logarithms on
+    H100.
+    """
     known = [row for row in rows if row.gpu == "H100"]
     grid = [(m, c) for m in np.linspace(0.2, 1, 33) for c in np.linspace(0.05, 1, 39)]
 

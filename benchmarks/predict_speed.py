@@ -1,8 +1,8 @@
-"""How long predicting takes: tracing, a million predictions at once, a fit.
+"""Duration of predictions: tracing, a million predictions at once, a fit.
 
     python benchmarks/predict_speed.py [--quick] [--json FILE]
 
-Each trace runs in a process of its own on two threads and tells its largest memory. Loading torch
+Each trace runs in a process of its own on two threads and reports its peak memory. Loading torch
 and transformers is not counted in its time, but in its memory.
 """
 
@@ -84,7 +84,7 @@ def _page(args: Namespace) -> Page:
 
 
 def _in_own_process(name: str) -> dict[str, float]:
-    """Seconds and memory of one trace."""
+    """Return seconds and memory of one trace."""
     done = subprocess.run(
         [sys.executable, __file__, "--trace", name],
         env={**os.environ, "OMP_NUM_THREADS": "2"}, capture_output=True, text=True, check=False,
@@ -121,12 +121,12 @@ def _traced(name: str) -> dict[str, float]:
 
 
 def _memory_mb() -> float:
-    """Largest resident memory of this process so far."""
+    """Return the peak resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
 def _of_model(quick: bool) -> list[Bar]:
-    """A million pairs, and a fit."""
+    """Measure a million pairs, and a fit."""
     from wattloop.hardware.gpus import gpu_named
     from wattloop.predict.models.kernels import KernelModel
     from wattloop.predict.prediction import Placement

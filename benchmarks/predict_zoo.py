@@ -4,8 +4,8 @@
         entry = ZOO[row.model]
         model, inputs = entry.factory(), entry.inputs(row.batch)
 
-Each entry has exactly the parameters that were measured. What the table does not say was asked of
-its memory and times; what remains a guess is in `guessed`.
+Each entry has exactly the parameters that were measured. Facts outside the table follow from its
+memory and times; remaining guesses are in `guessed`.
 """
 
 import json
@@ -26,13 +26,13 @@ class Entry:
     """One network of the table.
 
     Attributes:
-        group: the network without its input size; what leave-one-model-out leaves out.
+        group: the network without its input size; the group of leave-one-model-out.
         family: `transformer`, `convolutional`, `depthwise` or `other`.
         parameters: as measured.
         factory: builds the module.
         inputs: arguments of the module for one batch, in order or by name.
         loss: of the module's output, as `predict.trace` takes it; None when it has its own.
-        guessed: what neither memory nor time decides.
+        guessed: facts that neither memory nor time determines.
     """
 
     group: str
@@ -61,13 +61,13 @@ class Row:
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """The measured steps of a file of JSON lines."""
+    """Read the measured steps of a file of JSON lines."""
     for line in path.read_text().splitlines():
         yield row_of(json.loads(line))
 
 
 def row_of(raw: Mapping[str, Any]) -> Row:
-    """A row from the columns of the table."""
+    """Return a row from the columns of the table."""
     return Row(
         raw["model"], raw["batch"], raw["precision"], raw["optimizer"], raw["step_s"],
         raw["avg_power_w"], raw["energy_j_per_step"], raw["peak_mem_gib"] * 2**30,
@@ -76,7 +76,7 @@ def row_of(raw: Mapping[str, Any]) -> Row:
 
 
 def _net(name: str, *arguments: object) -> Callable[[], Any]:
-    """A plain torch network; torch is loaded when it is built."""
+    """Return a plain torch network; torch is loaded when it is built."""
 
     def build() -> Any:
         import predict_nets
@@ -92,7 +92,7 @@ def hugging_face(
     """A network of transformers with random weights, attention as `attn_implementation` says."""
 
     def build() -> Any:
-        with _beside_the_benchmarks():
+        with _without_this_folder():
             import transformers
 
             make_config, make = getattr(transformers, config), getattr(transformers, network)
@@ -102,8 +102,8 @@ def hugging_face(
 
 
 @contextmanager
-def _beside_the_benchmarks() -> Iterator[None]:
-    """Without this folder on the path: transformers takes our kernels.py for a package."""
+def _without_this_folder() -> Iterator[None]:
+    """Remove this folder from the path: transformers would take its kernels.py for a package."""
     here = str(Path(__file__).resolve().parent)
     before = list(sys.path)
     sys.path[:] = [p for p in before if str(Path(p or ".").resolve()) != here]
@@ -123,7 +123,9 @@ def _floats(*shape: int) -> Callable[[int], Inputs]:
 
 
 def tokens(length: int, labels: str = "") -> Callable[[int], Inputs]:
-    """Token ids; with `labels` `token` or `sequence` also what Hugging Face's loss compares to."""
+    """Return token ids; with `labels` `token` or `sequence` also the targets of Hugging Face's
+    loss.
+    """
 
     def make(batch: int) -> Inputs:
         import torch

@@ -1,4 +1,4 @@
-"""Published measurements of processors, and the load curves of the estimate read off them.
+"""Published measurements of processors, and the load curves of the estimate derived from them.
 
     python benchmarks/published_cpu_power.py
 
@@ -10,8 +10,8 @@ Two tables, with sources in docs/adr/0022-the-estimate-learns-from-published-pro
   10% to 100%; medians over the servers of one processor and number of chips. Servers with less
   than 100 W of TDP are not in it: most of their power is not the processor's.
 
-Neither has a processor of the reference file that the estimate is judged by. What is judged here is
-a family (a generation of one maker), estimated from all others.
+Neither has a processor of the reference file that the estimate is judged by. Each family (a
+generation of one maker) is judged by an estimate from all others.
 """
 
 import csv
@@ -39,7 +39,7 @@ PACKAGE_WEIGHT = 0.5
 
 
 class Wall(NamedTuple):
-    """From the wall of a server to a package: shares that are lost, and watts of other parts.
+    """From the wall of a server to a package: lost shares, and watts of other parts.
 
     Memory draws `memory_w_per_gb` idle and twice that at full load.
     """
@@ -66,7 +66,7 @@ OTHER_WALLS = {
 
 @dataclass(frozen=True)
 class Level:
-    """One load level: how busy, and what the package drew as a share of its TDP."""
+    """One load level: its utilisation, and the package's power as a share of its TDP."""
 
     utilisation: float
     activity: float
@@ -89,7 +89,7 @@ class Published:
         return cpus.family(self.processor)
 
     def share_at(self, utilisation: float) -> float | None:
-        """Share of TDP with all threads so busy; None where it was not published."""
+        """Return the share of TDP with all threads at this utilisation; None if unpublished."""
         for level in self.levels:
             even = cpus.even_load(level.activity, smt=_smt(self.processor))
             if abs(level.utilisation - utilisation) < 1e-6 and abs(even - utilisation) < 1e-6:
@@ -98,7 +98,7 @@ class Published:
 
 
 def published(wall: Wall = Wall()) -> list[Published]:  # noqa: B008 - a constant
-    """Both tables."""
+    """Read both tables."""
     by_name: dict[str, list[dict[str, str]]] = {}
     for record in _records(PACKAGES):
         by_name.setdefault(record["processor"], []).append(record)
@@ -143,12 +143,12 @@ class Tried:
 
     @property
     def codecarbon(self) -> float:
-        """Its general law: TDP x load, at least 10% of TDP."""
+        """Return its general law: TDP x load, at least 10% of TDP."""
         return max(0.1, self.level.utilisation)
 
 
 def leave_family_out(parts: Sequence[Published], *, with_clock: bool = True) -> list[Tried]:
-    """Every level, by curves that its own family had no part in."""
+    """Estimate every level by curves without its own family."""
     tried: list[Tried] = []
     for family in dict.fromkeys(part.family for part in parts):
         others = curves([part for part in parts if part.family != family])
@@ -163,12 +163,12 @@ def leave_family_out(parts: Sequence[Published], *, with_clock: bool = True) -> 
 
 
 def judged(tried: Iterable[Tried]) -> list[Tried]:
-    """Those of processors with a whole curve."""
+    """Return those of processors with a whole curve."""
     return [t for t in tried if len(t.part.levels) >= CURVE_LEVELS]
 
 
 def by_family(tried: Iterable[Tried]) -> dict[str, list[Tried]]:
-    """Levels by the family that was left out."""
+    """Return levels by the family that was left out."""
     found: dict[str, list[Tried]] = {}
     for t in tried:
         found.setdefault(t.part.family, []).append(t)
@@ -317,7 +317,7 @@ def _smt(processor: Processor) -> bool:
 
 
 def _adds(parts: Sequence[Published], kind: str) -> list[float | None]:
-    """What 10, 50 and 100% load add to idle at the base clock."""
+    """Return the additional power of 10, 50 and 100% load above idle at the base clock."""
     return [
         _family_mean(parts, kind, functools.partial(_above_idle, load=load))
         for load in (0.1, 0.5, 1.0)

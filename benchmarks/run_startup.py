@@ -1,4 +1,4 @@
-"""What `wattloop run -- PROGRAM` takes before the program starts and after it has ended.
+"""Time of `wattloop run -- PROGRAM` before the program starts and after it has ended.
 
     python benchmarks/run_startup.py                      # this tree
     python benchmarks/run_startup.py --before OTHER_TREE  # runs of two trees, in turn
@@ -79,7 +79,7 @@ def one_run(tree: Path, bytecode: str) -> Trial:
 
 
 def table(trials: dict[str, list[Trial]]) -> str:
-    """Medians, one row per tree."""
+    """Table of medians, one row per tree."""
     lines = [
         "| tree | before it starts: CPU | wall | after it ended: CPU | wall |",
         "|---|---|---|---|---|",
@@ -91,7 +91,7 @@ def table(trials: dict[str, list[Trial]]) -> str:
 
 
 def page(text: str, runs: int) -> str:
-    """The page of the documentation."""
+    """Make the page of the documentation."""
     load = os.getloadavg()[0]
     return (
         "# What `wattloop run` takes around a program\n\n"

@@ -134,14 +134,14 @@ def _measured(
 
 
 def _times_s(channel: DomainSource) -> Iterable[float]:
-    """Moments of the readings that made the curve of a domain."""
+    """Return the moments of the readings that made the curve of a domain."""
     return channel.feed.tracks[channel.index].times_s
 
 
 def _truth(
     name: str, start_s: float, gpus: StubNvml | None
 ) -> tuple[Callable[[float], float], Callable[[float, float], float]]:
-    """Power at a moment, and energy between two, on the monotonic clock."""
+    """Return power at a moment, and energy between two, on the monotonic clock."""
     if name == COUNTER:
         curve = package_curve(WAVE_S)
         return (
@@ -157,7 +157,7 @@ def _truth(
 
 
 def _joined_s(begin_s: float, end_s: float, interval_s: float) -> float:
-    """When a thread that sleeps for whole intervals notices that it should end."""
+    """Return the time when a thread that sleeps for whole intervals notices its end."""
     sleeps = int((end_s - begin_s) / interval_s) + 1
     return begin_s + sleeps * interval_s
 
@@ -175,7 +175,7 @@ def _ea2p_gpu_j(
 
 @contextlib.contextmanager
 def _counters(root: Path) -> Iterator[float]:
-    """The powercap tree, running in another process; gives the moment of its curves' 0 s."""
+    """Run the powercap tree in another process; yield the moment of its curves' 0 s."""
     command = [sys.executable, str(HERE / "powercap_counters.py"), str(root), "3600", str(WAVE_S)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -188,7 +188,7 @@ def _counters(root: Path) -> Iterator[float]:
 
 @contextlib.contextmanager
 def _gpus(folder: Path) -> Iterator[StubNvml | None]:
-    """Two stub cards, the second without an energy counter; None where no compiler is."""
+    """Return two stub cards, the second without an energy counter; None without a compiler."""
     try:
         stub = StubNvml(folder / "nvml", gpus=2)
     except NoCompiler as reason:

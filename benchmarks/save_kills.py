@@ -1,12 +1,12 @@
-"""Is every lever back when something is killed during `wattloop run --save`?
+"""Restored levers after kills during `wattloop run --save`.
 
 `wattloop run --save` runs a program that steps, on two stub NVIDIA cards behind the real
 nvidia-ml-py, whose power follows their limits and clocks. The saver's slices last tenths of a
 second, so that it sets levers a few times a second. At a random moment wattloop, the program, the
 watchdog, or several of them in random order and some milliseconds apart, are killed with SIGKILL: a
 third of them shortly after a lever was set, and a third when the journal appears. In some cases
-wattloop or the program are asked to end instead. A wattloop that still lives is then asked to end
-(SIGTERM). Where the watchdog was not killed, levers have to be back without help; then `wattloop
+wattloop or the program are asked to end instead. A wattloop that still runs is then asked to end
+(SIGTERM). Where the watchdog was not killed, levers must be restored without help; then `wattloop
 restore` runs, as a user would run it, and every setting of the machine is compared with what it was
 before. Previous limits are drawn for each kill. A run that could not be struck, because its program
 did not step or ended first, is counted, ended, restored and begun again.
@@ -74,7 +74,7 @@ class SaveKill(Kill):
 
 
 class NotStruckError(Exception):
-    """The run was not there to be killed."""
+    """The run had ended before the kill."""
 
 
 def main() -> None:
@@ -170,7 +170,7 @@ def strike(machine: LeverMachine, kill: SaveKill) -> None:
 def wait_for_moment(
     machine: LeverMachine, kill: SaveKill, before: dict[str, object], owner: int
 ) -> int:
-    """Return the process number of the program when it is time to strike."""
+    """Return the process number of the program when it is time to kill."""
     program = wait_for_program(machine.folder, owner)
     moment = kill.number // len(TARGETS) % 3
     if moment == 0:
@@ -226,7 +226,7 @@ def kill_processes(
 
 
 def end_all(machine: LeverMachine, owner: int) -> None:
-    """End a run that was not struck, and restore its machine for the next one."""
+    """End a run that was not killed, and restore its machine for the next one."""
     end([owner, *processes(b"saved_program", machine.folder), *watchdogs(machine)])
     os.waitpid(owner, 0)
     output = machine.folder / "restored"
@@ -234,7 +234,7 @@ def end_all(machine: LeverMachine, owner: int) -> None:
 
 
 def is_back(machine: LeverMachine, before: dict[str, object]) -> bool:
-    """Whether every setting is back when the last process that could restore it has ended."""
+    """Return true if every setting is restored when the last process that could do it has ended."""
     give_up_s = time.monotonic() + ALONE_S
     seen_s = time.monotonic()
     while machine.settings() != before or list(machine.state.glob("*.journal")):

@@ -1,4 +1,4 @@
-"""What the saver saves, on virtual GPUs and on measured curves, and whether it keeps its promises.
+"""Savings of the saver on virtual GPUs and on measured curves, and a check of its promises.
 
     python benchmarks/saver.py [--quick] [--json FILE] [--runs 200] [--jobs 1] [--resume FILE]
 
@@ -132,7 +132,7 @@ def saver_run(
 
 
 class LimitedFinder(CapFinder):
-    """The finder of `cap find`, which knows no limit, choosing within one by its own belief."""
+    """The finder of `cap find`, which has no limit, choosing within one by its own model."""
 
     limit = LIMIT
 
@@ -285,7 +285,7 @@ def _page(runs: int, first: int, hours: float, each: _Runner, *, quick: bool) ->
 
 
 def _kinds(done: Sequence[Outcome]) -> Table:
-    """Where it saves less, and where intervals are less sure."""
+    """Tables of cases with smaller savings and with less certain intervals."""
     workloads = {o.seed: random_workload(o.seed) for o in done}
     kinds: dict[str, Callable[[Workload], bool]] = {
         "one phase": lambda w: len(w.phases) == 1,

@@ -1,4 +1,4 @@
-"""Trainings on virtual GPUs in virtual time, with the truth of every setting known.
+"""Trainings on virtual GPUs in virtual time, with known results of every setting.
 
 A step is a mixture of kernels (roofline positions), of traffic between GPUs and of waiting for the
 host. Its time and energy at a setting follow `wattloop.virtual.gpu`; the slowest GPU decides
@@ -71,7 +71,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Workload:
-    """A training: phases of work as (share of the steps, mixture), and what disturbs it."""
+    """A training: phases of work as (share of the steps, mixture), and its disturbances."""
 
     card: CardModel
     settings: tuple[Setting, ...]
@@ -146,7 +146,7 @@ class MeasuredWorkload(Workload):
 
 
 def random_workload(seed: int, *, clocks: bool = True) -> Workload:
-    """A workload of its own for every seed."""
+    """Return a workload of its own for every seed."""
     draw = np.random.default_rng([20, seed])
     card = CARDS[str(draw.choice(["h200", "a100", "v100", "a40"]))]
     devices = int(draw.choice([1, 1, 2, 4, 8]))
@@ -189,7 +189,7 @@ def _mixture(draw: np.random.Generator, step_s: float, spread: tuple[float, ...]
 
 
 class Oracle:
-    """The best fixed setting of each phase within the limit, and what others give."""
+    """The best fixed setting of each phase within the limit, and the results of others."""
 
     def __init__(self, workload: Workload, limit: float | None) -> None:
         self.workload = workload
@@ -204,7 +204,7 @@ class Oracle:
         ]
 
     def saving(self, chosen: Sequence[Setting] | None = None) -> tuple[float, float]:
-        """Shares of energy saved and of time lost over the run."""
+        """Return shares of energy saved and of time lost over the run."""
         chosen = self.best if chosen is None else chosen
         energy = time = energy_0 = time_0 = 0.0
         for share, costs, setting in zip(self.workload.shares, self.costs, chosen, strict=True):
@@ -217,7 +217,7 @@ class Oracle:
 
 @dataclass
 class Totals:
-    """What a run took, and what the same steps would have taken at the reference."""
+    """Totals of a run, and of the same steps at the reference."""
 
     time_s: float = 0.0
     energy_j: float = 0.0
@@ -232,7 +232,7 @@ class Totals:
 
     @property
     def slowdown(self) -> float:
-        """Of the whole run, evaluations included."""
+        """Return the slowdown of the whole run, evaluations included."""
         return (self.time_s + self.other_s) / (self.reference_s + self.other_reference_s) - 1
 
 
@@ -260,7 +260,7 @@ class Training:
         self.changes += 1
 
     def late_spent(self) -> dict[Setting, float]:
-        """Seconds at each setting in the second half of the work."""
+        """Return seconds at each setting in the second half of the work."""
         return dict(self._late)
 
     def energy(self, begin_s: float, end_s: float) -> tuple[float, float]:

@@ -21,7 +21,7 @@ CHANGES = (("engine.horizon", "none"), ("jobs.generate.horizon", "36 h"))
 
 
 class Series(NamedTuple):
-    """What jobs are delayed for.
+    """A series for which jobs are delayed.
 
     Attributes:
         scenario: its name.
@@ -126,7 +126,7 @@ def case(series: Series, name: str, hours: int) -> Case:
 
 
 def active(series: Series, found: Found, of: Case) -> float:
-    """Sum of running jobs: all above that of a cluster that idles until the last job ends."""
+    """Return the sum of running jobs: all above a cluster that idles until the last job ends."""
     world = load_scenario(series.scenario, dict(CHANGES)).world(0)
     steps, total = getattr(world.settings, series.setting), 0.0
     for each in found[of]:
@@ -145,7 +145,7 @@ def hours_of(metrics: Sequence[Any]) -> float:
 
 
 def bound(series: Series, seeds: Sequence[int], hours: int, *, caps: bool) -> float:
-    """Least sum above idle of all jobs, each delayed by so many hours at most."""
+    """Return the least sum above idle of all jobs, each delayed by so many hours at most."""
     scenario = load_scenario(series.scenario, dict(CHANGES))
     worlds = [scenario.world(seed) for seed in seeds]
     return float(np.mean([_least(series, world, hours, caps) for world in worlds]))
@@ -205,7 +205,7 @@ def _least(series: Series, world: World, hours: int, caps: bool) -> float:
 
 
 def _frontier(rows: Any, energy: Any, gpu_s: Any) -> Any:
-    """Options of which no other takes both less energy and fewer GPU seconds."""
+    """Return undominated options: no other takes less of both energy and GPU seconds."""
     order = rows[np.lexsort((gpu_s[rows], energy[rows]))]
     kept, least = [], np.inf
     for option in order.tolist():

@@ -3,8 +3,8 @@
     python benchmarks/serve_load.py [--store FILE] [--seconds 60] [--json FILE] [--quick]
 
 The store is made once (some minutes, about 330 MB) and used again. Fifty readers open a page every
-five seconds while twenty machines send ten samples a second each; in the end every sample that was
-sent must be in the store.
+five seconds while twenty machines send ten samples a second each; at the end every sent sample must
+be in the store.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Single:
-    """One page asked for again and again by one reader.
+    """One page that one reader opens repeatedly.
 
     Attributes:
         real_ms: until the page itself is there, the first time first.
@@ -73,7 +73,7 @@ class Single:
 
 
 def pages(store: Path) -> dict[str, list[str]]:
-    """Name -> addresses that are asked in turn."""
+    """Return name -> addresses that are opened in turn."""
     search = search_of(store)
     return {
         "Overview": ["/", "/?by=user", "/?cost=last+week"],
@@ -100,7 +100,7 @@ def pages(store: Path) -> dict[str, list[str]]:
 
 @contextmanager
 def serving(store: Path, cache: str) -> Iterator[str]:
-    """A server as users start it; what it keeps on disk goes to `cache`."""
+    """Start a server as users do, with its files in `cache`."""
     command = [sys.executable, "-m", "wattloop.cli.main", "serve", "--port", "0", "--token", TOKEN]
     process = subprocess.Popen(
         [*command, "--store", str(store)],
@@ -123,7 +123,7 @@ def serving(store: Path, cache: str) -> Iterator[str]:
 
 
 def fetched_ms(base: str, path: str) -> float:
-    """One answer."""
+    """Return the time of one answer."""
     begin_s = time.perf_counter()
     answer = httpx.get(base + path, timeout=120)
     answer.raise_for_status()
@@ -131,7 +131,7 @@ def fetched_ms(base: str, path: str) -> float:
 
 
 def one_reader(base: str, wanted: dict[str, list[str]], times: int) -> dict[str, Single]:
-    """Every page, one after the other."""
+    """Open every page, one after the other."""
     found = {}
     with httpx.Client(base_url=base, timeout=120) as client:
         for name, paths in wanted.items():
@@ -141,7 +141,9 @@ def one_reader(base: str, wanted: dict[str, list[str]], times: int) -> dict[str,
 
 
 def drawn_in_browser_ms(base: str, path: str) -> float | None:
-    """From opening a run's page until its curve is there; None without a browser."""
+    """Return the time from opening a run's page until its curve is drawn; None without a
+    browser.
+    """
     import shutil
 
     browser_path = shutil.which("chromium") or shutil.which("google-chrome")
@@ -165,7 +167,7 @@ def drawn_in_browser_ms(base: str, path: str) -> float | None:
 
 
 def taken_back(path: Path, sent: dict[str, int]) -> int:
-    """Samples that were sent and are not in the store; the runs are removed again."""
+    """Return the sent samples that the store lacks, and remove their runs."""
     lost = 0
     with open_store(path) as store:
         for run_id, count in sent.items():

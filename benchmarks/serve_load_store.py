@@ -1,6 +1,6 @@
 """A store with 10,000 runs and 50 million samples, for the benchmark of the dashboard.
 
-Some runs are made through the real path (a journal, folded into the store with its accounting);
+Some runs are made through the real path (a journal, imported into the store with its accounting);
 the others are copies of them under other names, clusters and dates. One of them lasts a day.
 """
 
@@ -56,7 +56,7 @@ def filled(path: Path, runs: int, samples: int) -> None:
 
 
 def search_of(path: Path) -> str:
-    """The identifier of its search."""
+    """Return the identifier of its search."""
     from wattloop.store.experiments import list_experiments
 
     with open_store(path) as store:
@@ -64,7 +64,7 @@ def search_of(path: Path) -> str:
 
 
 def header(run_id: str, host: str, started_wall_s: float, tags: dict[str, str]) -> bytes:
-    """The first frame of a run's journal: four GPUs."""
+    """Return the first frame of a run's journal: four GPUs."""
     return json_frame(
         HEADER,
         {
@@ -86,7 +86,7 @@ def _domain(name: str) -> dict[str, Any]:
 
 
 def _made(store: Store, run_id: str, samples: int, seed: int) -> RunRecord:
-    """One run the way all runs come into a store."""
+    """Make one run the way all runs come into a store."""
     draw = random.Random(seed)
     path = store.journals / f"{run_id}.journal"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def _made(store: Store, run_id: str, samples: int, seed: int) -> RunRecord:
 
 
 def _power(draw: random.Random, begin: int, count: int) -> Iterator[float]:
-    """Steps of a training with noise, each GPU at its own level."""
+    """Return the steps of a training with noise, each GPU at its own level."""
     for n in range(begin, begin + count):
         base_w = 420.0 + 180.0 * math.sin(n / 400) + (120.0 if n // 30 % 2 else 0.0)
         for gpu in range(len(DOMAINS)):

@@ -22,12 +22,12 @@ PLACEHOLDER = 202
 
 @dataclass
 class Traffic:
-    """What readers and machines met.
+    """Results of readers and machines.
 
     Attributes:
-        real_ms: answers that were what was asked for.
-        placeholder_ms: answers that said that it comes.
-        faults: what went wrong.
+        real_ms: times of complete answers.
+        placeholder_ms: times of placeholder answers.
+        faults: errors.
         sent: samples by run, as machines sent them.
     """
 
@@ -38,7 +38,7 @@ class Traffic:
 
 
 def real_page_ms(client: httpx.Client, path: str) -> tuple[float, int]:
-    """Until the page itself is there, and how often a placeholder came before."""
+    """Return the time until the page itself is served, and the number of placeholders before it."""
     begin_s, placeholders = time.perf_counter(), 0
     while True:
         answer = client.get(path)
@@ -50,7 +50,7 @@ def real_page_ms(client: httpx.Client, path: str) -> tuple[float, int]:
 
 
 async def together(base: str, paths: list[str], seconds: float) -> Traffic:
-    """Fifty readers and twenty machines at the same time."""
+    """Run fifty readers and twenty machines at the same time."""
     seen = Traffic()
     limits = httpx.Limits(max_connections=200, max_keepalive_connections=100)
     async with httpx.AsyncClient(base_url=base, timeout=60, limits=limits) as client:

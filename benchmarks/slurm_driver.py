@@ -1,4 +1,4 @@
-"""What driving Slurm costs: a round with 500 waiting jobs, throughput, and a driver that dies.
+"""Cost of driving Slurm: a round with 500 waiting jobs, throughput, and a killed driver.
 
     python benchmarks/slurm_driver.py [--pairs 15] [--jobs 200] [--json FILE] [--quick]
 
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def rounds(lab: SlurmLab, waiting: int) -> tuple[Table, list[Bar]]:
-    """Rounds of zeus with many jobs waiting and all GPUs busy."""
+    """Run rounds of zeus with many jobs waiting and all GPUs busy."""
     with tempfile.TemporaryDirectory() as folder:
         driver = _driver(lab, Path(folder), "zeus")
         driver.begin()
@@ -140,7 +140,7 @@ def rounds(lab: SlurmLab, waiting: int) -> tuple[Table, list[Bar]]:
 
 
 def killed(lab: SlurmLab, times: int) -> tuple[Table, list[Bar]]:
-    """A kill -9 with jobs waiting and GPUs free: when does Slurm go on?"""
+    """Kill the driver with jobs waiting and GPUs free, and measure when Slurm continues."""
     rows, waits_s, held = [], [], 0
     for number in range(times):
         with _driving(lab, "--policy", "never.py:Never", "--lease", f"{LEASE_S:g}") as process:

@@ -1,4 +1,4 @@
-"""Four ways of keeping Slurm from starting jobs by itself, side by side on a real one.
+"""Four ways to keep Slurm from starting jobs by itself, compared on a real Slurm.
 
 Part of `slurm_driver.py`. Each is kept up once a second, as a driver would, and then left alone, as
 a driver that was killed does.
@@ -29,7 +29,7 @@ class _Way(NamedTuple):
 
 
 def gates_compared(lab: SlurmLab, waiting: int) -> Table:
-    """What each costs, lets slip, and leaves behind."""
+    """Table of the cost of each, the jobs it lets start, and its leftovers."""
     rows = [_compared(lab, way, waiting) for way in WAYS]
     header = (
         "way", f"ms to keep {waiting} jobs waiting", "requests for that",
@@ -87,7 +87,9 @@ def _compared(lab: SlurmLab, way: _Way, waiting: int) -> tuple[str, ...]:
 
 
 def _goes_on_s(lab: SlurmLab) -> float | None:
-    """Until Slurm starts a job, from when the gate was last kept up; None for not at all."""
+    """Return the time until Slurm starts a job after the gate's last renewal; None if it does
+    not.
+    """
     begun_s = time.monotonic()
     while time.monotonic() - begun_s < PATIENCE_S:
         if _began(lab):

@@ -43,7 +43,7 @@ PARAMETERS = "batch_sched_delay=0,sched_min_interval=100000,bf_interval=1,bf_res
 
 @dataclass(frozen=True)
 class Run:
-    """One scheduler: what came of it, and how busy this machine was."""
+    """One scheduler: its results, and the load of this machine."""
 
     name: str
     found: ReplayResult
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def carried_out(name: str, speedup: float, jobs: int) -> Run:
-    """One scheduler on a Slurm of its own."""
+    """Run one scheduler on a Slurm of its own."""
     scheduler, policy = SCHEDULERS[name]
     budget_w = BUDGET_W if name == "charon" else None
     changes = {} if budget_w is None else {"budget": f"{budget_w:g} W"}
@@ -90,7 +90,7 @@ def carried_out(name: str, speedup: float, jobs: int) -> Run:
 
 @contextmanager
 def slurm(scheduler: str) -> Iterator[SlurmLab]:
-    """The scenario's nodes; the faster ones first, as the simulator's schedulers take them."""
+    """Start a Slurm with the scenario's nodes, the faster ones first, as in the simulator."""
     extra = f"SchedulerType={scheduler}\nSchedulerParameters={PARAMETERS}\n"
     types = ["a100", "a100", "h100", "h100"]
     with SlurmLab(nodes=4, gpus=4, gpu_type=types, weights=[2, 2, 1, 1], extra=extra) as lab:
@@ -98,7 +98,7 @@ def slurm(scheduler: str) -> Iterator[SlurmLab]:
 
 
 class Telling:
-    """A line now and then."""
+    """A progress line from time to time."""
 
     def __init__(self, name: str) -> None:
         self._name, self._said_s = name, 0.0
@@ -114,7 +114,7 @@ class Telling:
 
 
 def page(runs: list[Run], speedup: float, jobs: int) -> Page:
-    """Bars and tables."""
+    """Make the page of bars and tables."""
     by_name = {run.name: run for run in runs}
     bars = [bar for run in runs for bar in _agreement(run)]
     if {"fifo", "stock backfill", "zeus"} <= by_name.keys():

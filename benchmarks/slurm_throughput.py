@@ -1,7 +1,7 @@
 """Jobs of a second or a few through a real Slurm, with and without a driver, in turns.
 
 Part of `slurm_driver.py`. Slurm's own throughput differs by a tenth from run to run, so there are
-many pairs, every second one the other way round, and the median says how sure it is.
+many pairs, every second one the other way round, and the median has an interval.
 """
 
 import math
@@ -43,11 +43,11 @@ def throughput(
     jobs: int,
     seconds: int,
 ) -> tuple[Table, Bar]:
-    """What a driver that does first in, first out costs.
+    """Measure the cost of a first-in-first-out driver.
 
     Args:
         lab: Slurm.
-        driving: a driver at work.
+        driving: starts a driver.
         pairs: of runs, one with and one without.
         jobs: of each run.
         seconds: that each of them sleeps.
@@ -120,7 +120,7 @@ def _together(stock: Sequence[_Run], driven: Sequence[_Run]) -> str:
 
 
 def _sure(losses: Sequence[float]) -> str:
-    """The interval that has the true median with a chance of 90%, by order statistics."""
+    """Return the interval that has the true median with a chance of 90%, by order statistics."""
     ordered, count = sorted(losses), len(losses)
     cut, chance = 0, 1.0
     # P(the true median is outside the cut-th from either end) = 2 * sum of C(n, k) / 2^n, k < cut

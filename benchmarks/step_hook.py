@@ -1,4 +1,4 @@
-"""What the step hook of `wattloop run` costs a program, and whether it sees every step.
+"""Cost of the step hook of `wattloop run` for a program, and completeness of its steps.
 
     python benchmarks/step_hook.py          # print
     python benchmarks/step_hook.py --page   # and write docs/benchmarks/step_hook.md

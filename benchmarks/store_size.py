@@ -1,4 +1,4 @@
-"""Bytes per sample, and time to fold and to open, for a day at 10 Hz and for 50 million samples.
+"""Bytes per sample, and time to import and to open, for a day at 10 Hz and for 50 million samples.
 
     python benchmarks/store_size.py [--json FILE] [--hours 24] [--samples 50e6]
 
@@ -99,7 +99,7 @@ def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def describe() -> list[dict[str, Any]]:
-    """Feeds of the node, as a journal's header has them."""
+    """Return the streams of the node, as in a journal's header."""
 
     def domain(name: str, kind: str, scope: str) -> dict[str, Any]:
         wrap_j = 262_143.3 if kind == "counter" else None
@@ -121,7 +121,7 @@ def describe() -> list[dict[str, Any]]:
 
 
 def record(feeds: list[dict[str, Any]], count: int) -> list[SampleBlock]:
-    """One block per feed with `count` readings of each series."""
+    """Return one block per stream with `count` readings of each series."""
     dice = random.Random(1)
     grouped: dict[int, list[Callable[[], float]]] = {}
     for series in series_of(feeds):
@@ -178,7 +178,7 @@ def signal(dice: random.Random, name: str) -> Callable[[], float]:
 
 
 def write(store: Store, run_id: str, feeds: list[Any], blocks: list[SampleBlock]) -> Path:
-    """The journal of a run with these samples, a second at a time as the sampler writes it."""
+    """Write the journal of a run with these samples, a second at a time like the sampler."""
     path = store.journals / f"{run_id}.journal"
     writer = JournalWriter(path, header(run_id, feeds=feeds))
     for block in blocks:

@@ -1,8 +1,8 @@
-"""The study of docs/study.md, run again: its five steps as a user types them.
+"""The study of docs/study.md: its five steps as a user types them.
 
     python benchmarks/study_thesis.py [--docs docs/study.md]
 
-Prints what the steps print; with `--docs` it replaces the transcript on that page. Everything is
+Prints the output of the steps; with `--docs` it replaces the transcript on that page. Everything is
 simulated, so that the numbers change only with the simulator, the policies or the estimates.
 """
 
@@ -32,14 +32,14 @@ def main() -> int:
 
 
 def run_steps(folder: Path, steps: tuple[str, ...] = STEPS) -> str:
-    """What the steps print, each after its command."""
+    """Return the output of the steps, each after its command."""
     _wattloop(folder, "init")
     shown = [f"$ wattloop study {step}\n{_wattloop(folder, step)}\n" for step in steps]
     return "".join(shown)
 
 
 def indented(transcript: str) -> str:
-    """As a block of code in Markdown."""
+    """Indent as a block of code in Markdown."""
     return "".join(f"    {line}\n" if line else "\n" for line in transcript.splitlines())
 
 

@@ -1,4 +1,4 @@
-"""What job_submit.lua adds to a submission, in a real slurmctld.
+"""Latency that job_submit.lua adds to a submission, in a real slurmctld.
 
     python benchmarks/submit_latency.py [--json FILE] [--quick]
 
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def wait_until_warm(url: str) -> None:
-    """Until the service knows the jobs' model."""
+    """Wait until the service knows the jobs' model."""
     body = json.dumps({"gpus": 2, "comment": TAG.format(1)}).encode()
     for _ in range(300):
         with urllib.request.urlopen(f"{url}/api/v1/predict/submit", body, timeout=60) as found:
@@ -78,7 +78,7 @@ def wait_until_warm(url: str) -> None:
 
 
 def submitted_ms(lab: SlurmLab, number: int, gpus: int = 2) -> float:
-    """One sbatch; each number has samples of its own."""
+    """Return the time of one sbatch; each number has samples of its own."""
     wanted = [f"--gpus={gpus}"] if gpus else []
     began = time.perf_counter()
     lab.submit("true", "--hold", *wanted, f"--comment={TAG.format(1_000_000 + number)}")
@@ -97,10 +97,10 @@ def _page(
     def bars_of(name: str, values: list[float] | None, note: str = "") -> list[Bar]:
         if values is None:
             return [Bar(f"{name}, p50", None, "ms", note="LuaSocket is not installed")]
-        beside = {"stock Slurm": statistics.median(stock)}, {"stock Slurm": _p95(stock)}
+        baselines = {"stock Slurm": statistics.median(stock)}, {"stock Slurm": _p95(stock)}
         return [
-            Bar(f"{name}, p50", statistics.median(values), "ms", None, beside[0], note=note),
-            Bar(f"{name}, p95", _p95(values), "ms", None, beside[1]),
+            Bar(f"{name}, p50", statistics.median(values), "ms", None, baselines[0], note=note),
+            Bar(f"{name}, p95", _p95(values), "ms", None, baselines[1]),
         ]
 
     bars = [

@@ -1,4 +1,4 @@
-"""Trains for a fixed amount of work, inside a search or not, and says what was spent around it.
+"""Training of a fixed amount of work, inside a search or not, and the cost around it.
 
     python benchmarks/tune_cost.py wattloop|optuna|nothing FOLDER --units N --epochs N --trials N
 
@@ -48,7 +48,7 @@ class Work:
 
 
 class NoTrial:
-    """What the training is given without a search."""
+    """Stand-in for a trial in a training without a search."""
 
     def epochs(self, count: int) -> Iterator[int]:
         return iter(range(count))

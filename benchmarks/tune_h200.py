@@ -7,7 +7,7 @@
 Trainings (benchmarks/scenarios), each once without a search from several seeds, by `sm2` with
 alpha 1 and 0.75, and by `race` without power caps, all to the same rule of early stopping. The
 GPU is only read: no limit, clock or mode is ever set. Every finished training is written to the
-JSON file at once; what is there already is not run again, and files of several runs make one page:
+JSON file at once; stored trainings are not repeated, and files of several runs make one page:
 those of docs/benchmarks/tune_h200.md are in benchmarks/data/h200.
 """
 
@@ -100,7 +100,7 @@ def parsed() -> argparse.Namespace:
 
 
 class Found:
-    """Everything measured so far, in the JSON file if there is one."""
+    """All measurements so far, from the JSON file if it exists."""
 
     def __init__(self, chosen: argparse.Namespace, torch: Any, device: Any) -> None:
         self._path = Path(chosen.json) if chosen.json and chosen.json != "-" else None
@@ -114,7 +114,7 @@ class Found:
         self.data["quick"] = chosen.quick
 
     def write(self) -> None:
-        """A run that is cut short loses nothing that was finished."""
+        """Write the file, so that an interrupted run loses no finished training."""
         if self._path is not None:
             partly = self._path.with_suffix(".partly")
             partly.write_text(json.dumps(self.data, indent=1, default=str))

@@ -1,4 +1,4 @@
-"""One training or search of `tune_h200.py`, segment by segment, and what is noted of it."""
+"""One training or search of `tune_h200.py`, segment by segment, with its records."""
 
 import math
 import time
@@ -16,14 +16,14 @@ __all__ = ["Clock", "Course", "Runner"]
 
 
 class Clock:
-    """How long may be gone on."""
+    """Limit on the duration of the benchmark."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end_s = math.inf if seconds is None else time.monotonic() + seconds
 
     @property
     def over(self) -> bool:
-        """Whether no more is to be begun."""
+        """Return true if no new training may begin."""
         return time.monotonic() >= self._end_s
 
 
@@ -32,11 +32,11 @@ class Course:
     """One training or search from beginning to end.
 
     Attributes:
-        kind, seed: which.
-        energy_j, uncertainty_j, time_s: of all of it, searching included.
-        best, quality: of the configuration that was chosen, and at its end.
-        finished: whether it came to its end by the rule.
-        segments: what was asked for and what it took.
+        kind, seed: which training.
+        energy_j, uncertainty_j, time_s: of the whole, search included.
+        best, quality: of the chosen configuration, and at its end.
+        finished: True if it ended by the rule.
+        segments: requests with their time and energy.
         points: (energy_j so far, candidate, epoch, quality) at the end of every kept epoch.
     """
 
@@ -62,7 +62,7 @@ class Course:
     sweeps: list[dict[str, Any]] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file, which has no infinities."""
+        """Return the record for the JSON file, which has no infinities."""
         return dict(_finite(asdict(self)))
 
     @property
@@ -87,7 +87,7 @@ def _finite(value: Any) -> Any:
 
 
 class Runner:
-    """Runs segments and notes what they took."""
+    """Runner of segments that records their time and energy."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Runner:
         return progress
 
     def search(self, strategy: Strategy) -> bool:
-        """Run it to its end; whether it came there in time."""
+        """Run the search to its end; return true if it ended in time."""
         while (segment := strategy.ask()) is not None:
             if segment is WAIT:
                 raise RuntimeError("the strategy waits for nothing")

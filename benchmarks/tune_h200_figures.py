@@ -1,4 +1,4 @@
-"""Figures 1 and 2 of Geißler et al. from what `tune_h200.py` measured."""
+"""Figures 1 and 2 of Geißler et al. from the results of `tune_h200.py`."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ __all__ = ["save_figures"]
 
 
 def save_figures(data: Mapping[str, Any], folder: Path) -> None:
-    """One page, SVG and PNG of each scenario's search by sm2 at alpha 0.75."""
+    """Write a page, SVG and PNG of each scenario's search by sm2 at alpha 0.75."""
     from wattloop.report.figures.render import save
     from wattloop.report.figures.search import course_figure, rate_figure
 

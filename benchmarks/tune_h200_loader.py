@@ -1,4 +1,4 @@
-"""Ways to batches: an epoch of a DataLoader and of flexible batches, with nothing trained."""
+"""Ways to make batches: an epoch of a DataLoader and of flexible batches, without training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ __all__ = ["loader_rows"]
 
 
 def loader_rows(device: Any, *, quick: bool = False) -> list[dict[str, Any]]:
-    """Time and energy of an epoch of batches alone: a DataLoader and flexible batches."""
+    """Measure an epoch of batches alone: a DataLoader and flexible batches."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -53,7 +53,7 @@ def loader_rows(device: Any, *, quick: bool = False) -> list[dict[str, Any]]:
 def _timed(
     name: str, size: int, batches: Any, energy: Any, device: Any, count: int, *, quick: bool
 ) -> dict[str, Any]:
-    """Whole epochs for two seconds or more; each batch is used for one small operation."""
+    """Time whole epochs for two seconds or more; each batch is used for one small operation."""
     import torch
 
     def epoch() -> Any:
@@ -85,7 +85,7 @@ def _timed(
 
 
 def _waits(batches: Any, size: int) -> bool:
-    """Whether an epoch makes the host wait for the device."""
+    """Return true if an epoch makes the host wait for the device."""
     import torch
 
     torch.cuda.set_sync_debug_mode("error")

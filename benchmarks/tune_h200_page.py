@@ -1,4 +1,4 @@
-"""The page of `tune_h200.py`, from what it measured."""
+"""The page of `tune_h200.py`, from its measurements."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ was: there the sweep had found 0.00041 for the default, about the 0.0005 that it
 
 
 def page_of(files: Sequence[Mapping[str, Any]]) -> Page:
-    """One page of one or several files."""
+    """Make one page of one or several files."""
     data = _merged(files)
     scenarios = data["scenarios"]
     bars: list[Bar] = []
@@ -93,7 +93,7 @@ def _missing(scenarios: Mapping[str, Any]) -> str:
 
 
 def _merged(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Scenarios of all; trainings of one scenario in several files are taken together."""
+    """Merge the scenarios of all files, with all trainings of a scenario."""
     data: dict[str, Any] = {"scenarios": {}}
     for file in files:
         for key, value in file.items():
@@ -132,7 +132,7 @@ def _bars(name: str, found: Mapping[str, Any]) -> list[Bar]:
 
 
 def _lost(found: Mapping[str, Any], done: Mapping[str, Any]) -> float | None:
-    """How much worse than vanilla's mean, over what counts as noise; 0 when it is better."""
+    """Return the loss against vanilla's mean beyond noise; 0 when it is better."""
     bests = [t["best"] for t in _kind(found, "vanilla") if t["best"] is not None]
     if not bests or done["best"] is None:
         return None
@@ -265,7 +265,7 @@ def _setups(scenarios: Mapping[str, Any]) -> Table:
 
 
 def _rate(done: Mapping[str, Any]) -> str:
-    """What a sweep gave it, else its configuration's own."""
+    """Return the rate from a sweep, else the configuration's own."""
     swept = done["learning_rate"]
     rate = done["parameters"].get("learning_rate") if swept is None else swept
     return "" if rate is None else f"{rate:.3g}"

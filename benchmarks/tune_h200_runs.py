@@ -30,7 +30,7 @@ MAKERS: Mapping[str, Callable[..., Scenario]] = {
 def scenario_runs(
     name: str, device: Any, chosen: argparse.Namespace, clock: Clock, found: Any
 ) -> None:
-    """All trainings of one scenario that are not there yet."""
+    """Run all trainings of one scenario that are not stored yet."""
     scenario = MAKERS[name](quick=chosen.quick)
     place = found.data["scenarios"].setdefault(name, {"trainings": []})
     place["facts"] = _facts(scenario)
@@ -60,7 +60,9 @@ def _planned(chosen: argparse.Namespace) -> list[tuple[str, int]]:
 
 
 def _target(scenario: Scenario, trainings: list[dict[str, Any]]) -> float | None:
-    """What trainings without a search reach, each of them, but for a difference of no account."""
+    """Return the quality that all trainings without a search reach, up to a negligible
+    difference.
+    """
     bests = [t["best"] for t in trainings if t["kind"] == "vanilla" and t["finished"]]
     if not bests:
         return None
@@ -81,7 +83,7 @@ def _course(
 ) -> Course:
     course = Course(kind, seed)
     goal = Quality(metric=scenario.metric, maximize=scenario.maximize, target=target)
-    # Only race ends at a target; what the others took to it is read off their curves.
+    # Only race ends at a target; the others' cost up to it is read off their curves.
     aim = goal if kind == "race" else replace(goal, target=None)
     bench = TorchExecutor(made, aim, energy=energy, error=math.inf if chosen.quick else 0.02)
     runner = Runner(bench, energy, course, goal, clock)
@@ -156,7 +158,7 @@ def _sm2(runner: Runner, scenario: Scenario, seed: int, alpha: float, *, quick: 
 
 
 def _race(runner: Runner, scenario: Scenario, seed: int, target: float | None) -> None:
-    """Race to the target, then the winner goes on by the rule that all others end by."""
+    """Race to the target, then continue with the winner by the rule that ends all others."""
     try:
         from wattloop.tune.strategies.race.race import Race
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What SM2's first choice of rates came to, for the page of `tune_h200.py`."""
+"""Results of SM2's first choice of rates, for the page of `tune_h200.py`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ lost by rates at which they cannot be trained, however good their batch size is.
 
 
 def first_choices(scenarios: Mapping[str, Any]) -> Table:
-    """Rate, and quality before and after the first thorough epochs, of each survivor."""
+    """Return the rate, and quality before and after the first thorough epochs, of each survivor."""
     rows: list[list[object]] = []
     for found in scenarios.values():
         for choice in _survivors(found):
@@ -48,7 +48,7 @@ def first_choices(scenarios: Mapping[str, Any]) -> Table:
 
 
 def why_lost(found: Mapping[str, Any], lost: float | None) -> str:
-    """A sentence for a search that lost more than noise; empty where nothing needs saying."""
+    """Return a sentence for a search that lost more than noise; else an empty one."""
     if lost is None or lost <= 1:
         return ""
     chosen = _survivors(found)

@@ -1,4 +1,4 @@
-"""The same ten thousand trials in Optuna's own database, and what reading them takes there.
+"""The same ten thousand trials in Optuna's own database, and the time to read them there.
 
     python benchmarks/tune_optuna.py list|best|resume DATABASE
 
@@ -21,7 +21,7 @@ BEGUN = datetime(2026, 1, 1)
 
 
 def fill(database: Path, store: Store, search_id: str) -> None:
-    """An Optuna study with the trials of a stored search: parameters, curve, final energy."""
+    """Make an Optuna study with the trials of a stored search: parameters, curve, final energy."""
     import optuna
     from optuna.distributions import (
         CategoricalDistribution,
@@ -40,7 +40,7 @@ def fill(database: Path, store: Store, search_id: str) -> None:
     }
     storage = optuna.storages.RDBStorage(f"sqlite:///{database}")
     optuna.create_study(storage=storage, study_name=STUDY, direction="minimize")
-    # row by row through the storage it would take half an hour; read back it is the same
+    # row by row through the storage it would take half an hour; the stored content is the same
     tables = MetaData()
     tables.reflect(storage.engine)
     rows = _rows(store, search_id, distributions)
@@ -52,7 +52,7 @@ def fill(database: Path, store: Store, search_id: str) -> None:
 def _rows(
     store: Store, search_id: str, distributions: dict[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
-    """What Optuna's own tables hold of each trial."""
+    """Return the rows of Optuna's own tables for each trial."""
     from optuna.distributions import distribution_to_json
 
     written = {name: distribution_to_json(kind) for name, kind in distributions.items()}

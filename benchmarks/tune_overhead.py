@@ -1,4 +1,4 @@
-"""What the tuner itself costs: around a trial, and with ten thousand trials in its store.
+"""Cost of the tuner itself: around a trial, and with ten thousand trials in its store.
 
 python benchmarks/tune_overhead.py [--quick] [--json FILE] [--seconds S] [--pairs N]
 """
@@ -58,7 +58,7 @@ def main() -> int:
 
 @contextmanager
 def _machine(folder: Path) -> Iterator[dict[str, str]]:
-    """One package that draws 50 W; nothing of the user's own settings."""
+    """Make one package that draws 50 W, without the user's own settings."""
     tree = PowercapTree(folder / "sys")
     package = tree.add_package(0, max_power_w=200, limit_w=150)
     kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP")}
@@ -77,13 +77,13 @@ def _machine(folder: Path) -> Iterator[dict[str, str]]:
 
 
 class Bench:
-    """Runs everything, each in a process of its own."""
+    """Runner of all measurements, each in a process of its own."""
 
     def __init__(self, folder: Path, environment: dict[str, str], *, optuna: bool) -> None:
         self._folder, self._environment, self._optuna = folder, environment, optuna
 
     def costs(self, seconds: float, pairs: int) -> dict[str, list[Cost]]:
-        """Trials of each kind, in turns."""
+        """Measure trials of each kind, in turns."""
         ways = ["nothing", "wattloop", *(["optuna"] if self._optuna else [])]
         probe = self._cost("nothing", units=10)
         units = max(1, round(10 * seconds / (EPOCHS * probe.epoch_cpu_s)))
@@ -96,7 +96,7 @@ class Bench:
     def reads(
         self, trials: int, wanted: Mapping[str, Sequence[str]]
     ) -> tuple[float, dict[str, dict[str, Read]]]:
-        """Size of the store in MB, and what reading it takes."""
+        """Return the size of the store in MB, and the times to read it."""
         path = self._folder / "many.db"
         with open_store(path) as store:
             search_id = fill(store, many_trials_spec(), trials)
@@ -133,7 +133,7 @@ class Bench:
 
 
 def _read(words: Sequence[str], environment: dict[str, str], repeats: int) -> Read:
-    """The shortest: whatever else the machine does only makes it longer."""
+    """Return the shortest time: other load of the machine only makes it longer."""
     found = [_once([sys.executable, *words], environment) for _ in range(repeats)]
     failed = [read for read in found if read.error]
     return failed[0] if failed else min(found)

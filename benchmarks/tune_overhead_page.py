@@ -1,4 +1,4 @@
-"""The page of tune_overhead.py: what its figures mean, and its tables."""
+"""The page of tune_overhead.py: an explanation of its figures, and its tables."""
 
 import argparse
 from operator import attrgetter
@@ -41,7 +41,7 @@ RDB storage, with `study.get_trials()`, `study.best_trial` and `study.ask()` of 
 
 
 class Cost(NamedTuple):
-    """Seconds, per trial."""
+    """Seconds per trial."""
 
     around_wall_s: float
     around_cpu_s: float
@@ -51,7 +51,7 @@ class Cost(NamedTuple):
 
 
 class Read(NamedTuple):
-    """One process: how long, and how much of a processor."""
+    """One process: elapsed and processor time."""
 
     wall_s: float
     cpu_s: float

@@ -157,7 +157,7 @@ def _bars(
 
 
 def _figures(entries: Sequence[ReplayEntry]) -> dict[str, float | None]:
-    """Medians, but all failures, and the share over all problems and seeds."""
+    """Return medians, all failures, and the share over all problems and seeds."""
     return {
         **medians(entries),
         "failures": float(sum(entry.failures for entry in entries)),
@@ -206,7 +206,7 @@ def _strategies(found: dict[str, list[ReplayEntry]]) -> Table:
 def _left_out(
     workloads: Sequence[RecordedWorkload], scripts: CapScripts, seeds: int
 ) -> tuple[Table, list[Bar]]:
-    """For each problem, `runs` and `budget` as chosen on the other GPU and the other workloads."""
+    """Return for each problem `runs` and `budget` as chosen on the other GPU and workloads."""
     anyhow = [(w, _every_default(w)) for w in workloads]
     tried = {
         choice: [
@@ -220,7 +220,7 @@ def _left_out(
     }
 
     def promise(choice: tuple[float, float], left: RecordedWorkload) -> tuple[float, float]:
-        """Share within 5%, the more the better, then energy, the less the better."""
+        """Return the share within 5% (more is better), then the energy (less is better)."""
         others = [
             entry
             for w, (_, entries) in zip(workloads, tried[choice], strict=True)
@@ -260,7 +260,7 @@ def _left_out(
 
 
 def _every_default(workload: RecordedWorkload) -> list[RecordedWorkload]:
-    """The same problem from each batch size that reaches the target."""
+    """Return the same problem from each batch size that reaches the target."""
     return [
         replace(workload, default=size)
         for size in workload.batch_sizes
@@ -295,7 +295,7 @@ def _row_of(entries: Sequence[ReplayEntry]) -> list[object]:
 
 
 def _synthetic(scripts: CapScripts) -> Table:
-    """The default options on workloads that nothing was looked at on: another draw."""
+    """Run the default options on another draw of synthetic workloads, unused so far."""
     rows = []
     for name in ("race", "zeus", "default-cap"):
         entries = [

@@ -1,4 +1,4 @@
-"""Goes on with the last search of a store and stops where its next training would begin."""
+"""Continue the last search of a store and stop where its next training would begin."""
 
 import sys
 
@@ -10,7 +10,7 @@ from wattloop.tune.segment import Progress, Segment
 
 
 class Begun(BaseException):
-    """The next training is about to begin."""
+    """Raised when the next training is about to begin."""
 
 
 class Stopping:

@@ -1,7 +1,7 @@
-"""Stores with many trials, as searches leave them behind: for benchmarks and tests of size.
+"""Stores with many trials, as after searches, for benchmarks and tests of size.
 
-What the strategy asks for is answered by a formula and written in one transaction; every row is
-what `SearchRecord` would have written.
+A formula answers the strategy's requests, and one transaction writes them; every row equals that of
+`SearchRecord`.
 """
 
 import math
@@ -49,14 +49,14 @@ SPEC: dict[str, Any] = {
 
 
 def many_trials_spec(strategy: str = "random", **limits: float) -> SearchSpec:
-    """The search whose trials are made; nothing in it is run."""
+    """Return the search whose trials are made; none of them runs."""
     return spec_from(
         {**SPEC, "strategy": {"name": strategy}, "limits": {**SPEC["limits"], **limits}}
     )
 
 
 def fill(store: Store, spec: SearchSpec, count: int, seed: int = 0) -> str:
-    """A search that was interrupted after `count` trials; its identifier."""
+    """Insert a search that was interrupted after `count` trials; return its identifier."""
     problem = spec.problem()
     facts = {
         "quality": asdict(problem.quality),
@@ -87,7 +87,9 @@ def fill(store: Store, spec: SearchSpec, count: int, seed: int = 0) -> str:
 
 
 def _answer(segment: Segment, past: Progress | None, rng: np.random.Generator) -> Progress:
-    """Quality grows with epochs; time and energy with the size of a model that is not there."""
+    """Return quality that grows with epochs, and time and energy that grow with a fictitious
+    model.
+    """
     wanted = segment.parameters
     power_w = 120 + 0.3 * float(wanted["width"] or 0)
     epoch_s = 20 + 0.1 * float(wanted["width"] or 0) / math.sqrt(float(wanted["batch_size"] or 1))

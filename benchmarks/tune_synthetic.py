@@ -1,7 +1,7 @@
-"""Workloads that were never measured, to choose a strategy's constants on.
+"""Synthetic workloads for the choice of a strategy's constants.
 
-Families of learning curves and of power curves, drawn with wide ranges. Nothing in them is taken
-from a measured table; shapes and ranges are what textbooks say.
+Families of learning curves and of power curves, drawn with wide ranges. They use no measured table;
+shapes and ranges come from textbooks.
 """
 
 import math
@@ -26,12 +26,12 @@ MOST_EPOCHS = 150
 
 
 def synthetic_workloads(count: int, seed: int = 0) -> list[RecordedWorkload]:
-    """Different ones, always the same for a seed."""
+    """Return different workloads, always the same for a seed."""
     return [synthetic_workload(np.random.default_rng([seed, number])) for number in range(count)]
 
 
 def synthetic_workload(draw: np.random.Generator) -> RecordedWorkload:
-    """One workload on one GPU."""
+    """Return one workload on one GPU."""
     while True:
         made = _drawn(draw)
         if math.isfinite(made.default_energy_j) and made.epochs(made.default) <= MOST_EPOCHS:
@@ -47,7 +47,7 @@ def _drawn(draw: np.random.Generator) -> RecordedWorkload:
     floor = float(draw.choice([0.0, 0.0, 0.1, 0.5, 0.9]))
     target = 0.5 + 0.4 * draw.random()
     margin, power = draw.uniform(0.03, 0.35), draw.uniform(0.35, 0.9)
-    # Some batch sizes at one end never come to the target, however long they are trained.
+    # Some batch sizes at one end never reach the target, at any length of training.
     fails = np.zeros(len(batches), dtype=bool)
     if draw.random() < 0.4:
         count = int(draw.integers(1, 1 + len(batches) // 3))
@@ -95,7 +95,7 @@ def _batches(draw: np.random.Generator) -> list[int]:
 
 
 def _epochs(draw: np.random.Generator, octaves: np.ndarray) -> np.ndarray:
-    """Epochs to the target: least in the middle of some range, more beyond either end of it."""
+    """Return epochs to the target: least in the middle of a range, more beyond either end."""
     least = math.exp(draw.uniform(math.log(2), math.log(60)))
     left = draw.uniform(octaves[0] - 1, octaves[-1])
     right = left + draw.uniform(0, 5)
@@ -135,7 +135,7 @@ def _training(
 def _curves(
     draw: np.random.Generator, batches: list[int], caps: tuple[int, ...]
 ) -> dict[int, MeasuredCurve]:
-    """Small batches keep a GPU waiting; a cap slows what is bound by its clock."""
+    """Return curves: small batches keep a GPU waiting; a cap slows clock-bound work."""
     top_w, idle_w = caps[-1] * draw.uniform(0.8, 1.1), caps[-1] * draw.uniform(0.15, 0.3)
     epoch_s = math.exp(draw.uniform(math.log(5), math.log(4000)))
     knee = 2 ** draw.uniform(math.log2(batches[0]) - 3, math.log2(batches[-1]))

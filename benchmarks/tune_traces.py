@@ -1,4 +1,4 @@
-"""What measured tables teach about searching: the reasons behind `race` (ADR 0023)."""
+"""Evidence from measured tables for the design of `race` (ADR 0023)."""
 
 import itertools
 import math
@@ -11,9 +11,9 @@ __all__ = ["cap_reuse", "rank_agreement"]
 
 
 def rank_agreement(workload: RecordedWorkload, share: float) -> tuple[float, float]:
-    """Spearman's coefficient between energy to the target and quality, over batch sizes.
+    """Return Spearman's coefficient between energy to the target and quality, over batch sizes.
 
-    Quality after equal epochs, and after equal joules, both `share` of what the default takes;
+    Quality after equal epochs, and after equal joules, both `share` of the default's;
     each batch size at its best cap, epochs that are not whole interpolated.
     """
     sizes = [b for b in workload.batch_sizes if math.isfinite(workload.epochs(b))]
@@ -29,7 +29,7 @@ def rank_agreement(workload: RecordedWorkload, share: float) -> tuple[float, flo
 
 
 def cap_reuse(workload: RecordedWorkload) -> float:
-    """Most energy lost, as a share, by taking the best cap of one batch size for another."""
+    """Return the largest share of energy lost by one batch size with the best cap of another."""
     sizes = workload.batch_sizes
     return max(
         workload.epoch_energy_j(b, workload.best_cap_w(a))
@@ -41,7 +41,7 @@ def cap_reuse(workload: RecordedWorkload) -> float:
 
 
 def _quality(workload: RecordedWorkload, batch_size: int, epochs: float) -> float:
-    """Mean progress after so many epochs, smooth between levels; more is better."""
+    """Return mean progress after so many epochs, smooth between levels; more is better."""
     sign = 1 if workload.wanted.maximize else -1
     found = []
     for training in workload.trainings[batch_size]:

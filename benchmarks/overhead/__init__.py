@@ -1,1 +1,1 @@
-"""Parts of `measure_overhead.py`: what runs in the measured process, and what surrounds it."""
+"""Parts of `measure_overhead.py`: the probe in the measured process, and its laboratory."""

@@ -1,4 +1,4 @@
-"""Runs probes in processes of their own: same counters, same environment, one tool each."""
+"""Probes in processes of their own: same counters, same environment, one tool each."""
 
 import json
 import os
@@ -18,7 +18,7 @@ EXIT_PATIENCE_S = 20.0
 
 
 class Failed(Exception):
-    """A probe that did not come to its end, and why."""
+    """A probe that failed, with the reason."""
 
 
 @dataclass
@@ -59,11 +59,11 @@ class Laboratory:
 
     @property
     def can_share(self) -> bool:
-        """Whether other tools can be shown the counters (private mounts are allowed)."""
+        """Return true if other tools can see the counters (private mounts are allowed)."""
         return bool(self._cover)
 
     def probe(self, tool: str, task: str, *numbers: float, sensors: bool = True) -> dict[str, Any]:
-        """What the probe found; raises Failed."""
+        """Return the probe's result; raise Failed."""
         started = self._start(tool, task, *numbers, sensors=sensors)
         try:
             out, err = started.communicate(timeout=PATIENCE_S)
@@ -74,7 +74,9 @@ class Laboratory:
         return _result(out, err)
 
     def exit_s(self, tool: str, interval_s: float, *, sensors: bool = True) -> float:
-        """Seconds from a program's last line to its end, with the tool still measuring."""
+        """Return the seconds from a program's last line to its end, with the tool still
+        measuring.
+        """
         with tempfile.TemporaryFile("w+") as out:
             started = self._start(tool, "exit", interval_s, sensors=sensors, out=out)
             # Import and set-up come before; only what follows the last line has to be short.
@@ -97,7 +99,7 @@ class Laboratory:
             return end_s - left_s
 
     def command_cpu_s(self, *command: str) -> float:
-        """CPU seconds of a command and everything it waited for."""
+        """Return the CPU seconds of a command and of its children."""
         started = subprocess.Popen(
             command, env=self._environment(True), stdout=subprocess.DEVNULL, cwd=self.root
         )
@@ -143,7 +145,9 @@ class Laboratory:
 
 
 def _cover(root: Path) -> list[str]:
-    """A command prefix that puts our tree in the place of /sys/class/powercap, for it alone."""
+    """Return a command prefix that mounts this tree over /sys/class/powercap, for the command
+    alone.
+    """
     real = Path("/sys/class/powercap")
     # Where the kernel has no powercap, no directory can be made in sysfs: cover its parent.
     place, tree = (

@@ -20,7 +20,7 @@ PEERS: Mapping[str, tuple[str, ...]] = {
 
 
 def install(folder: Path, say: Callable[[str], None]) -> dict[str, str]:
-    """Make the environment where it is missing; tool -> why it could not be installed."""
+    """Make the environment where it is missing; return tool -> reason of a failed installation."""
     if not python_of(folder).exists():
         say(f"making {folder.name}")
         venv.create(folder, with_pip=True)
@@ -43,19 +43,19 @@ def install(folder: Path, say: Callable[[str], None]) -> dict[str, str]:
 
 
 def missing(folder: Path) -> dict[str, str]:
-    """Tool -> that it is not in a ready environment."""
+    """Return the tools that a ready environment lacks."""
     absent = (tool for tool, packages in PEERS.items() if not _version(folder, packages[0]))
     return dict.fromkeys(absent, "not installed there")
 
 
 def versions(folder: Path) -> dict[str, str]:
-    """Tool -> installed version."""
+    """Return the installed version of each tool."""
     found = {tool: _version(folder, packages[0]) for tool, packages in PEERS.items()}
     return {tool: version for tool, version in found.items() if version}
 
 
 def python_of(folder: Path) -> Path:
-    """The interpreter of an environment."""
+    """Return the interpreter of an environment."""
     return folder / "bin" / "python"
 
 

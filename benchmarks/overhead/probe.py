@@ -1,4 +1,4 @@
-"""What runs in the measured process: `python probe.py TOOL TASK [NUMBERS...]`, prints JSON.
+"""Program of the measured process: `python probe.py TOOL TASK [NUMBERS...]`, prints JSON.
 
 It runs in the tool's own environment and imports nothing that a bare interpreter has not loaded
 already, so that what a tool imports is counted as the tool's. `none` is the same program without
@@ -9,7 +9,7 @@ Tasks:
     setup INTERVAL          first start of a measurement, imports it needs included
     windows INTERVAL N      begin and end N windows inside a measurement
     sleep INTERVAL SECONDS  CPU time of tracking while the program sleeps, in slices of 1 s
-    stall INTERVAL SECONDS  how long the main thread is held up while it computes
+    stall INTERVAL SECONDS  delays of the main thread while it computes
     exit INTERVAL           leave the program with the measurement still running
     stop INTERVAL           end a measurement
 """
@@ -43,14 +43,14 @@ class Nothing:
         pass
 
     def reads(self):
-        """What the tool says it was reading."""
+        """Return the sources that the tool reports."""
         return ""
 
     def readings(self, begin_s, end_s):
-        """How often it read its sensors between two moments; 0 where that is not known."""
+        """Return the tool's reads between two moments; 0 if unknown."""
         return 0
 
-    def beside(self):
+    def reader(self):
         """Return the process id of the tool's process that is not a child of this one; 0 if
         none.
         """
@@ -82,23 +82,23 @@ class Wattloop(Nothing):
         from wattloop.measure.api import active_session
 
         session = active_session()
-        session.between(begin_s, end_s)  # settles what was only sampled
+        session.between(begin_s, end_s)  # imports only sampled data
         return sum(begin_s <= t <= end_s for t in session.feeds[0].tracks[0].times_s)
 
-    def beside(self):
+    def reader(self):
         from wattloop.measure.api import active_session
 
         return active_session().reader.sampling_pid
 
 
 class WattloopThread(Wattloop):
-    """Read by a thread of the program, for as long as it runs."""
+    """Sensors read by a thread of the program, for as long as it runs."""
 
     sampler = "thread"
 
 
 class WattloopFullRate(WattloopThread):
-    """Without the budget that makes the thread read less often than asked on a slow machine."""
+    """The thread without the budget that reduces its rate on a slow machine."""
 
     def start(self, interval_s):
         from wattloop.measure import sampler
@@ -109,7 +109,7 @@ class WattloopFullRate(WattloopThread):
 
 
 class WattloopApi(Wattloop):
-    """With everything that `wattloop.measure` loads when it is first used."""
+    """All modules that `wattloop.measure` loads on first use."""
 
     def load(self):
         super().load()
@@ -224,7 +224,7 @@ class Ea2p(Nothing):
 
 
 class Perun(Nothing):
-    """It measures functions only: a measurement is a call."""
+    """A measurement is a call, since Perun measures functions only."""
 
     def load(self):
         import perun
@@ -239,7 +239,7 @@ class Perun(Nothing):
 
 
 class WakeUps(Nothing):
-    """What any thread of Python pays that wakes up at an interval and does nothing."""
+    """Cost of any Python thread that wakes up at an interval and does nothing."""
 
     def start(self, interval_s):
         import threading
@@ -305,7 +305,7 @@ def task_windows(tool, interval_s, count):
         times_ns.append(now() - begin_ns)
         if begin_ns > give_up_ns:
             break
-    time.sleep(0.6)  # what is put off until later is counted too
+    time.sleep(0.6)  # deferred work counts too
     cpu_ns = time.process_time_ns() - cpu_ns
     tool.stop()
     times_ns.sort()
@@ -321,8 +321,8 @@ def task_sleep(tool, interval_s, seconds):
     tool.start(interval_s)
     time.sleep(min(SETTLE_S, seconds))
     slices = []
-    beside = tool.beside()
-    start_beside_s = _tree_cpu_s(beside) if beside else 0.0
+    reader = tool.reader()
+    start_reader_s = _tree_cpu_s(reader) if reader else 0.0
     begin_s = time.monotonic()
     begin_cpu_s = cpu_s = _cpu_s()
     for number in range(1, round(seconds / SLICE_S) + 1):
@@ -332,8 +332,8 @@ def task_sleep(tool, interval_s, seconds):
         cpu_s = now_cpu_s
     mean = 100 * (cpu_s - begin_cpu_s) / (time.monotonic() - begin_s)
     end_s = time.monotonic()
-    overhead_s = _tree_cpu_s(beside) - start_beside_s if beside else 0.0
-    memory_mib = _memory_mib(beside) if beside else 0.0
+    overhead_s = _tree_cpu_s(reader) - start_reader_s if reader else 0.0
+    memory_mib = _memory_mib(reader) if reader else 0.0
     rate_hz = tool.readings(begin_s, end_s) / (end_s - begin_s)
     tool.stop()
     return {
@@ -341,7 +341,7 @@ def task_sleep(tool, interval_s, seconds):
         "mean_pct": mean,
         "rate_hz": rate_hz,
         "beside_pct": 100 * overhead_s / (end_s - begin_s),
-        "beside_start_ms": 1e3 * start_beside_s,
+        "beside_start_ms": 1e3 * start_reader_s,
         "beside_mib": memory_mib,
     }
 
@@ -394,7 +394,7 @@ TASKS = {
 
 
 def _cpu_s():
-    """CPU seconds of this process and of the children it has now."""
+    """Return the CPU seconds of this process and of its present children."""
     total_s = time.process_time()
     for thread in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{thread}/children") as file:
@@ -416,7 +416,7 @@ def _tree_cpu_s(pid):
 
 
 def _memory_mib(pid):
-    """Memory of a process, with its share of what it has in common with others."""
+    """Return the memory of a process, with its share of common memory."""
     with open(f"/proc/{pid}/smaps_rollup") as file:
         return sum(int(line.split()[1]) for line in file if line.startswith("Pss:")) / 1024
 
@@ -425,7 +425,7 @@ def main():
     tool, task = TOOLS[sys.argv[1]](), TASKS[sys.argv[2]]
     result = task(tool, *map(float, sys.argv[3:]))
     pairs = ", ".join(f'"{key}": {_json(value)}' for key, value in result.items())
-    # Tools print too; ours is the last line that begins like this.
+    # Tools print too; the result is the last line with this prefix.
     print(f"\nPROBE {{{pairs}}}", flush=True)
 
 

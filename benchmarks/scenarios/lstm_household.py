@@ -1,4 +1,4 @@
-"""An LSTM that foretells the next hour of a household's power, from a generated series.
+"""An LSTM that forecasts the next hour of a household's power, from a generated series.
 
 The series has what such series have: a daily and a weekly course, seasons, appliances that are
 switched on at their hours and run for a while, standby power that wanders, and noise.
@@ -21,7 +21,7 @@ LENGTH, AHEAD = 96, 4
 
 
 def scenario(*, quick: bool = False) -> Scenario:
-    """The real one on a GPU; `quick` is a small network on a short series."""
+    """Return the scenario for a GPU; `quick` is a small network on a short series."""
     days, width = (10, 8) if quick else (1_000, 128)
     sizes = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
     sizes = (128, 256) if quick else sizes
@@ -54,7 +54,7 @@ def _training(device: Any, days: int, width: int, unit: int) -> Training:
     series = ((series - mean) / deviation).to(device)
 
     def samples(part: Any) -> tuple[Any, Any]:
-        """Windows, and the mean power of the hour after each."""
+        """Return windows, and the mean power of the hour after each."""
         seen = windows_of(part[:-AHEAD], LENGTH, device=device)
         after = part[LENGTH:, 0].unfold(0, AHEAD, 1).mean(1)
         return seen, after

@@ -2,8 +2,8 @@
 
 Every class has four marks (smooth random patterns); an image shows one of them in any colour,
 turned by up to 40 degrees, scaled and moved, besides a mark that belongs to no class, under noise.
-Nothing but the pattern tells the class, so the network has to learn all 40 in all positions. With
-eight marks, two others and twice the noise a rate of 0.1 learnt nothing from one seed of two.
+Only the pattern determines the class, so the network has to learn all 40 in all positions. With
+eight marks, two others and twice the noise, a rate of 0.1 failed for one seed of two.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ AT_ONCE = 5_000
 
 
 def scenario(*, quick: bool = False) -> Scenario:
-    """The real one on a GPU; `quick` is a small network on few images."""
+    """Return the scenario for a GPU; `quick` is a small network on few images."""
     images, tests, width = (64, 32, 2) if quick else (50_000, 10_000, 64)
     sizes = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
     sizes = (32, 64) if quick else sizes
@@ -82,7 +82,7 @@ def _training(device: Any, images: int, tests: int, width: int, unit: int) -> Tr
 
 
 def generated_images(count: int, seed: int, device: Any, kind: Any) -> tuple[Any, Any]:
-    """Images (count, 3, 32, 32) and their classes; marks are the same for every seed."""
+    """Return images (count, 3, 32, 32) and their classes; marks are the same for every seed."""
     import torch
 
     marks = _marks(device)
@@ -93,7 +93,7 @@ def generated_images(count: int, seed: int, device: Any, kind: Any) -> tuple[Any
 
 
 def _marks(device: Any) -> Any:
-    """Smooth patterns of mean 0 within a disc: those of classes, then those of none."""
+    """Return smooth patterns of mean 0 within a disc: those of classes, then the others."""
     import torch
     from torch.nn import functional
 

@@ -1,4 +1,4 @@
-"""What the scenarios have in common."""
+"""Common interface of the scenarios."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Scenario:
         name, title: for programs and for people.
         metric, maximize: of quality.
         batch_sizes: eight of them.
-        batch_size, rate: what people would take without a search.
+        batch_size, rate: usual values without a search.
         low, high: learning rates, as they suit the optimizer.
         optimizer: its name.
         tolerance: a difference in quality that counts as none, where seeds differ by less.
@@ -45,7 +45,7 @@ class Scenario:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def problem(self, seed: int, target: float | None = None, alpha: float = 0.75) -> Problem:
-        """The search over batch sizes and learning rates."""
+        """Return the search over batch sizes and learning rates."""
         return Problem(
             space=Space(
                 {

@@ -1,9 +1,9 @@
 """A Transformer language model of the source text of Python's own standard library.
 
-Words are identifiers, numbers, single signs and the white space that begins a line; the commonest
+Words are identifiers, numbers, single signs and the white space that begins a line; the most common
 8,191 have numbers of their own, the rest is one word. Every tenth file is held back for the test.
 
-There are two of it. One is trained by SGD, which suits the rates of Geißler et al., 0.001 to 1:
+There are two scenarios. One is trained by SGD, which suits the rates of Geißler et al., 0.001 to 1:
 its text names no optimizer, but AdamW would be lost at nearly all of them. The other is trained by
 AdamW, as most would do it today, with rates that suit that.
 """
@@ -28,7 +28,7 @@ WORDS = re.compile(r"\n[ \t]*|[A-Za-z_]\w*|\d+|[^\w\s]")
 
 @dataclass(frozen=True, kw_only=True)
 class _Optimizer:
-    """How the network is trained, and the rates that suit that."""
+    """An optimizer, and the rates that suit it."""
 
     name: str
     title: str
@@ -40,7 +40,7 @@ class _Optimizer:
 
 
 def scenario(*, quick: bool = False) -> Scenario:
-    """By SGD; the real one on a GPU, `quick` a small network on little text."""
+    """Return the scenario with SGD for a GPU; `quick` is a small network on little text."""
 
     def make(params: Iterable[Any], lr: float) -> Any:
         import torch
@@ -62,7 +62,7 @@ def scenario(*, quick: bool = False) -> Scenario:
 
 
 def scenario_adamw(*, quick: bool = False) -> Scenario:
-    """By AdamW; the real one on a GPU, `quick` a small network on little text."""
+    """Return the scenario with AdamW for a GPU; `quick` is a small network on little text."""
 
     def make(params: Iterable[Any], lr: float) -> Any:
         import torch
@@ -111,7 +111,7 @@ def _scenario(by: _Optimizer, *, quick: bool) -> Scenario:
 
 
 def words_of_the_library(most: int, vocabulary: int) -> tuple[list[int], list[int]]:
-    """Numbers of words for training and for the test, `most` and a tenth of that."""
+    """Return numbers of words for training and for the test, `most` and a tenth of that."""
     root = Path(sysconfig.get_path("stdlib"))
     files = sorted(
         path
