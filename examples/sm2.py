@@ -85,7 +85,7 @@ def training(width: int) -> Training:
 
 
 def vanilla(made: Training, epochs: int, seed: int) -> tuple[float, int]:
-    """Joules and images of one training at a usual batch size and rate."""
+    """Return joules and images of one training at a usual batch size and rate."""
     LEARNED_FROM.clear()
     executor = TorchExecutor(made, QUALITY, error=math.inf)
     until = Until(epochs=epochs, at_target=False)
@@ -98,7 +98,7 @@ def vanilla(made: Training, epochs: int, seed: int) -> tuple[float, int]:
 def sm2(
     made: Training, args: argparse.Namespace, alpha: float, seed: int
 ) -> tuple[tuple[float, int], str]:
-    """Joules and images of a whole search, and what was left of it."""
+    """Return joules and images of a whole search, and its survivors."""
     LEARNED_FROM.clear()
     sizes = tuple(8 * (place + 1) for place in range(args.configurations))
     if args.configurations <= 8:

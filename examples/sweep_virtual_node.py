@@ -1,4 +1,4 @@
-"""Sweep a virtual 8-GPU node over power caps and GPU counts, and print what a paper printed.
+"""Sweep a virtual 8-GPU node over power caps and GPU counts, and print a paper's table.
 
 The node stands for the one of Koszczal et al. (Euro-Par 2023 Workshops): eight Quadro RTX 6000
 training Xception under caps of 100 to 260 W, measured at the socket. Everything is simulated, at
@@ -23,7 +23,7 @@ METRICS = (  # title, metric, k, cap and gain in the paper
 
 
 def swept(gpus: int) -> dict[int, Point]:
-    """Cap -> time and node energy of the whole training."""
+    """Return cap -> time and node energy of the whole training."""
     points = {}
     for cap_w in CAPS_W:
         outcome = steady_outcome(NODE, NODE.job, gpus, CardLimits(limit_w=cap_w))
@@ -32,7 +32,7 @@ def swept(gpus: int) -> dict[int, Point]:
 
 
 def best(points: dict[int, Point], metric: str, k: float) -> tuple[int, float]:
-    """Best cap and what it gains over the default one, in per cent."""
+    """Return the best cap and its gain over the default one, in percent."""
     reference = points[DEFAULT_W]
     value = objective(metric, reference, k)
     cap_w = min(points, key=lambda cap: value(points[cap]))

@@ -1,4 +1,4 @@
-"""Short news of four kinds, generated: as AG News is labelled, and as easy to tell apart."""
+"""Generated short news of four kinds, labelled like AG News, and as easy to classify."""
 
 import random
 
@@ -23,7 +23,7 @@ VOCABULARY = len(WORDS) + 1
 
 
 def news(count: int, seed: int) -> tuple[list[list[int]], list[int]]:
-    """Word numbers of `count` pieces, and the kind of each.
+    """Return word numbers of `count` pieces, and the kind of each.
 
     A quarter of a piece's words are of its kind, and one in ten of those of another.
     """

@@ -43,7 +43,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--eval_batch_size", type=int, default=32)
     add("--precision", choices=("fp32", "fp16"), default="fp32")
     add("--workers", type=int, default=0, help="processes that load data")
-    add("--tpu_cores", type=int, default=0, help="changes nothing where there is no TPU")
+    add("--tpu_cores", type=int, default=0, help="changes nothing without a TPU")
     add("--gradient_accumulation_steps", type=int, default=1)
     add("--lr", type=float, default=1e-3, help="the study fine-tunes, with 5e-5")
     add("--epochs", type=int, default=5)
@@ -52,7 +52,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--width", type=int, default=64)
     add("--seed", type=int, default=0)
     add("--virtual_step", type=float, default=0.04, help="s of a step on a virtual GPU")
-    add("--threads", type=int, default=1, help="of the CPU, where there is no GPU")
+    add("--threads", type=int, default=1, help="of the CPU, without a GPU")
     return parser
 
 
@@ -70,7 +70,7 @@ def config(args: argparse.Namespace, transformers: Any) -> Any:
 
 
 def train_for(args: argparse.Namespace, model: "torch.nn.Module") -> None:
-    """Every epoch, with a line each."""
+    """Train every epoch, with a line each."""
     import torch
 
     device = next(model.parameters()).device
@@ -123,7 +123,7 @@ def virtual_step(args: argparse.Namespace) -> Iterator[None]:
 def evaluated(
     args: argparse.Namespace, model: "torch.nn.Module", held_out: Any
 ) -> tuple[float, float]:
-    """Loss and accuracy on pieces that were not trained on."""
+    """Return loss and accuracy on held-out pieces."""
     import torch
 
     device = next(model.parameters()).device
@@ -139,7 +139,7 @@ def evaluated(
 
 
 def precision(args: argparse.Namespace, device: "torch.device") -> Any:
-    """Arithmetic in float16 where asked for; weights stay in float32."""
+    """Return a context of float16 arithmetic on request; weights stay in float32."""
     import torch
 
     if args.precision == "fp32":

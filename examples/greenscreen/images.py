@@ -27,7 +27,9 @@ class Split:
 
 
 def digits(count: int) -> tuple[Images, np.ndarray]:
-    """Scikit-learn's 8 x 8 digits, each pixel four times as wide and high, values 0 to 255."""
+    """Return scikit-learn's 8 x 8 digits, each pixel four times as wide and high, values 0 to
+    255.
+    """
     from sklearn.datasets import load_digits
 
     small, labels = load_digits(return_X_y=True)
@@ -36,7 +38,7 @@ def digits(count: int) -> tuple[Images, np.ndarray]:
 
 
 def split(images: Images, labels: np.ndarray, partitioning: str, scaling: str, seed: int) -> Split:
-    """Shuffled and cut into parts, scaled by what the training part is like."""
+    """Shuffle and cut into parts, and scale by statistics of the training part."""
     order = np.random.default_rng(seed).permutation(len(images))
     shares = [int(share) / 100 for share in partitioning.split("-")]
     first = round(shares[0] * len(order))
@@ -52,7 +54,7 @@ def split(images: Images, labels: np.ndarray, partitioning: str, scaling: str, s
 def batches(
     part: tuple[Images, np.ndarray], size: int, augmentation: str, rng: np.random.Generator
 ) -> Iterator[tuple[Images, np.ndarray]]:
-    """One epoch in random order; the last batch may be smaller."""
+    """Yield one epoch in random order; the last batch may be smaller."""
     images, labels = part
     order = rng.permutation(len(images))
     for begin in range(0, len(order), size):
@@ -97,7 +99,7 @@ def _plain(
 def _random(
     images: Images, labels: np.ndarray, rng: np.random.Generator
 ) -> tuple[Images, np.ndarray]:
-    """Moved by up to four pixels, with more or less contrast; every image in its own way."""
+    """Move each image by up to four pixels, and change its contrast."""
     moved = np.empty_like(images)
     for index, image in enumerate(images):
         down, right = rng.integers(-4, 5, size=2)
@@ -108,7 +110,7 @@ def _random(
 def _mixup(
     images: Images, labels: np.ndarray, rng: np.random.Generator
 ) -> tuple[Images, np.ndarray]:
-    """Every image and its label blended with another (Zhang et al., 2018)."""
+    """Blend every image and its label with another (Zhang et al., 2018)."""
     other = rng.permutation(len(images))
     share = rng.beta(0.2, 0.2, size=len(images))
     wide = share[:, None, None, None]
@@ -119,7 +121,7 @@ def _mixup(
 def _cutmix(
     images: Images, labels: np.ndarray, rng: np.random.Generator
 ) -> tuple[Images, np.ndarray]:
-    """A rectangle of every image replaced by another's; labels by area (Yun et al., 2019)."""
+    """Replace a rectangle of every image by another's; labels by area (Yun et al., 2019)."""
     other = rng.permutation(len(images))
     changed, targets = images.copy(), labels.copy()
     height, width = images.shape[1:3]

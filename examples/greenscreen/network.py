@@ -24,7 +24,7 @@ LEVELS = 127
 def network(
     side: int, classes: int, *, internal: str = "none", widths: tuple[int, ...] = (8, 16)
 ) -> keras.Model:
-    """A stem and one residual block per width, in the global dtype policy."""
+    """Build a stem and one residual block per width, in the global dtype policy."""
     pre = internal == "pre_quantization"
     conv = QuantizedConv2D if pre else keras.layers.Conv2D
     dense = QuantizedDense if pre else keras.layers.Dense
@@ -43,7 +43,7 @@ def network(
             x = convolved(x, width, 1, stride)
         x = keras.layers.ReLU()(keras.layers.add([x, y]))
     x = dense(classes)(keras.layers.GlobalAveragePooling2D()(x))
-    # a softmax in mixed precision is kept in float32, as Keras advises
+    # a softmax stays in float32 in mixed precision, as Keras advises
     mixed = keras.config.dtype_policy().name.startswith("mixed_")
     outputs = keras.layers.Softmax(dtype="float32" if mixed else None)(x)
     made = CompiledModel if internal == "jit_compilation" else keras.Model
@@ -51,7 +51,7 @@ def network(
 
 
 def rounded(x: keras.KerasTensor, axis: tuple[int, ...] | None = None) -> keras.KerasTensor:
-    """`x` on the levels of eight bits; gradients pass as if it were not (straight through)."""
+    """Round `x` to the levels of eight bits; gradients pass unchanged (straight through)."""
     largest = keras.ops.max(keras.ops.abs(x), axis=axis, keepdims=True)
     scale = keras.ops.maximum(largest / LEVELS, 1e-6)
     levels = keras.ops.round(x / scale) * scale
@@ -64,7 +64,7 @@ class QuantizedConv2D(keras.layers.Conv2D):
     def convolution_op(
         self, inputs: keras.KerasTensor, kernel: keras.KerasTensor
     ) -> keras.KerasTensor:
-        """The convolution with both rounded."""
+        """Convolve with both rounded."""
         return super().convolution_op(rounded(inputs), rounded(kernel, axis=(0, 1, 2)))
 
 
@@ -72,13 +72,15 @@ class QuantizedDense(keras.layers.Dense):
     """Weights (per output) and inputs in eight bits in every forward pass."""
 
     def call(self, inputs: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
-        """The product with both rounded."""
+        """Multiply with both rounded."""
         product = keras.ops.matmul(rounded(inputs), rounded(self.kernel, axis=(0,)))
         return keras.ops.add(product, self.bias)
 
 
 def quantize_weights(model: keras.Model) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Put every kernel on the levels of eight bits; the integers and their scales by kernel."""
+    """Round every kernel to the levels of eight bits; return the integers and their scales by
+    kernel.
+    """
     stored = {}
     for variable in kernels(model):
         kernel = keras.ops.convert_to_numpy(variable).astype(np.float64)
@@ -91,7 +93,7 @@ def quantize_weights(model: keras.Model) -> dict[str, tuple[np.ndarray, np.ndarr
 
 
 def kernels(model: keras.Model) -> list[keras.Variable]:
-    """The weights that are quantised: of convolutions and of the last layer."""
+    """Return the quantised weights: of convolutions and of the last layer."""
     kinds = keras.layers.Conv2D | keras.layers.Dense
     return [layer.kernel for layer in model.layers if isinstance(layer, kinds)]
 
@@ -115,7 +117,7 @@ class CompiledModel(keras.Model):
         training: bool | None = None,
         mask: object = None,
     ) -> keras.KerasTensor:
-        """Compiled in training; evaluation is as usual."""
+        """Run the compiled pass in training; evaluation is as usual."""
         if not training or self.tracing or isinstance(inputs, keras.KerasTensor):
             return super().call(inputs, training=training, mask=mask)
         weights = [variable.value for variable in self.trainable_variables]

@@ -2,8 +2,8 @@
 
     python examples/greenscreen/train.py --batch_size 32 --optimizer Adam --epochs 3
 
-Prints the metrics of every epoch as `name=value`, which is what `wattloop tune` reads. Needs
-Keras, PyTorch and scikit-learn; `README.md` says what each parameter does here.
+Prints the metrics of every epoch as `name=value`, the form that `wattloop tune` reads. Needs
+Keras, PyTorch and scikit-learn; `README.md` describes each parameter.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         for text in trained(args):
             print(text, flush=True)
-    except RuntimeError as error:  # what torch raises, a missing C++ compiler among it
+    except RuntimeError as error:  # errors of torch, a missing C++ compiler among them
         words = str(error).strip().splitlines() or [type(error).__name__]
         print(f"--internal {args.internal} with --precision {args.precision}: {words[0]}",
               file=sys.stderr)  # fmt: skip
@@ -61,7 +61,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def trained(args: argparse.Namespace) -> Iterator[str]:
-    """Train; a line per epoch and one at the end."""
+    """Train; print a line per epoch and one at the end."""
     import numpy as np
     import torch
     from images import batches, digits, split
@@ -91,11 +91,11 @@ def trained(args: argparse.Namespace) -> Iterator[str]:
         last |= judged(model, validation, args.batch_size, "val_")
     last |= judged(model, test, args.batch_size, "test_")
     last |= {"weight_bytes": weight_bytes(model, args.internal)}
-    yield f"epoch={args.epochs} {line(last)}"  # the same epoch: nothing was trained since
+    yield f"epoch={args.epochs} {line(last)}"  # the same epoch: no training since
 
 
 def epoch_of(made: Iterator[tuple]) -> "keras.utils.PyDataset":
-    """Batches in a form that Keras can count."""
+    """Return batches in a form that Keras can count."""
     from network import keras
 
     listed = list(made)
@@ -111,7 +111,7 @@ def epoch_of(made: Iterator[tuple]) -> "keras.utils.PyDataset":
 
 
 def built(args: argparse.Namespace) -> tuple["keras.Model", str]:
-    """The compiled model, and the type its data have."""
+    """Return the compiled model, and the type of its data."""
     from images import CLASSES, SIDE
     from network import keras, network
 
@@ -128,7 +128,7 @@ def built(args: argparse.Namespace) -> tuple["keras.Model", str]:
 
 
 def optimizer(args: argparse.Namespace) -> "keras.optimizers.Optimizer":
-    """What `--optimizer`, `--optimizer_momentum`, `--lr` and `--lr_schedule` ask for."""
+    """Build the optimizer of `--optimizer`, `--optimizer_momentum`, `--lr` and `--lr_schedule`."""
     from network import keras
 
     decays = keras.optimizers.schedules
@@ -153,7 +153,7 @@ def judged(model: "keras.Model", part: tuple, batch_size: int, prefix: str) -> d
 
 
 def weight_bytes(model: "keras.Model", internal: str) -> int:
-    """What the weights take when they are stored: kernels in eight bits where quantised."""
+    """Return the size of the stored weights: kernels in eight bits where quantised."""
     from network import kernels
 
     eight_bits = {id(k) for k in kernels(model)} if internal.endswith("quantization") else set()

@@ -1,7 +1,7 @@
 --[[
 job_submit.lua: tell users what their job is expected to use, and tag it.
 
-Slurm's controller runs this for every job that is submitted (JobSubmitPlugins=lua, this file beside
+Slurm's controller runs this for every job that is submitted (JobSubmitPlugins=lua, this file next to
 slurm.conf). For jobs that ask for GPUs it asks `wattloop serve --cluster FILE` what to expect, prints
 the answer to the user and writes it into AdminComment:
 
@@ -225,7 +225,7 @@ local function read_answer(answer)
   return found, messages
 end
 
--- AdminComment without what imitates us: nobody submits a job with our mark but root.
+-- Return AdminComment without an imitation of our mark: only root submits a job with it.
 local function without_mark(text)
   return (text:gsub("[Ww][Aa][Tt][Tt][Ll][Oo][Oo][Pp]:", "user-"))
 end
