@@ -1,10 +1,10 @@
-"""Ask for known vulnerabilities of the versions in a lock file, and say what was not checked.
+"""Check the versions in a lock file for known vulnerabilities, and report unchecked ones.
 
 Usage: python scripts/audit.py [FILE]
 
 pip-audit ends with 0 also where its service knew none of the packages or could not be reached. An
-audit that looked at nothing must not look like a clean one, so this reads its JSON. Exit codes: 0
-all were checked and none is known; 1 some are known; 2 some could not be checked.
+audit that checked nothing must not look like a clean one, so this script reads its JSON. Exit
+codes: 0 all were checked and none is known; 1 some are known; 2 some could not be checked.
 """
 
 import json
@@ -35,7 +35,7 @@ def main(file: Path) -> int:
 
 
 def asked(service: str, file: Path) -> tuple[list[dict[str, Any]], str]:
-    """(What a service says of each package, why it says nothing)."""
+    """Return (the service's answer on each package, the reason for a missing answer)."""
     words = ["--vulnerability-service", service, "--requirement", str(file), "--no-deps"]
     words += ["--disable-pip", "--format", "json", "--progress-spinner", "off"]
     done = subprocess.run(
@@ -52,12 +52,12 @@ def asked(service: str, file: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def checked(packages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that the service knew."""
+    """Return the packages that the service knew."""
     return [package for package in packages if "vulns" in package]
 
 
 def verdict(packages: list[dict[str, Any]], reasons: list[str]) -> tuple[list[str], int]:
-    """(Lines for people, exit code)."""
+    """Return (lines for people, exit code)."""
     lines = []
     for package in checked(packages):
         for found in package["vulns"]:

@@ -2,8 +2,8 @@
 
 Usage: python scripts/check_site.py FOLDER
 
-MkDocs checks the links of Markdown pages; this one reads what a browser would, with generated
-references, navigation and search.
+MkDocs checks the links of Markdown pages; this script reads the site as a browser does, with
+generated references, navigation and search.
 """
 
 import json
@@ -24,7 +24,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Collect what a tag names."""
+        """Collect links, anchors and files of a tag."""
         found = {name: value or "" for name, value in attrs}
         self.anchors |= {found[name] for name in ("id", "name") if name in found}
         if tag == "a" and "href" in found:

@@ -126,7 +126,7 @@ def _plain(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Return help as Markdown: what looks like a tag or a link is shown as it is written."""
+    """Return help as Markdown: text like a tag or a link is shown literally."""
     return re.sub(r"([<>\[\]*])", r"\\\1", _plain(text))
 
 
@@ -158,7 +158,7 @@ def _python_page() -> str:
 
 
 def _homes(source: Path, package: str) -> dict[str, str]:
-    """Public name -> module that defines it, from the imports of a package's `__init__`."""
+    """Return public name -> module that defines it, from the imports of a package's `__init__`."""
     found = {}
     for node in ast.walk(ast.parse(source.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -301,7 +301,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Point links that leave docs/ at the repository, and links to a folder at its index."""
     if page.file.src_uri.startswith(("adr/", "benchmarks/", "map.md")):
-        page.meta.setdefault("search", {"boost": 0.3})  # pages that say how to come first
+        page.meta.setdefault("search", {"boost": 0.3})  # pages with an order of their own first
     folder = (DOCS / page.file.src_uri).parent
     known = {file.src_uri for file in files}
 
@@ -315,7 +315,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             if found[1].endswith(".ipynb"):
                 return f"]({found[1].removesuffix('.ipynb')}.md{anchor})"
             if inside in known or not path.exists():
-                return found[0]  # MkDocs reports what is not there
+                return found[0]  # MkDocs reports missing files
         if not path.exists():
             return found[0]
         view = "tree" if path.is_dir() else "blob"

@@ -16,7 +16,7 @@ LONGEST_S = 5.0
 
 
 def fault_of(words: list[str]) -> str | None:
-    """Return what is wrong with the program of this command line, or None."""
+    """Return the fault of the program of this command line, or None."""
     if _verb(words) != "serve":
         return None
     address = f"http://127.0.0.1:{_port(words)}/metrics"
@@ -30,7 +30,7 @@ def fault_of(words: list[str]) -> str | None:
 
 
 def _verb(words: list[str]) -> str:
-    """Return the word behind the program: `python /usr/local/bin/wattloop serve --port 80`."""
+    """Return the argument behind the program: `python /usr/local/bin/wattloop serve --port 80`."""
     programs = [i for i, word in enumerate(words) if Path(word).name == "wattloop"]
     return words[programs[0] + 1] if programs and programs[0] + 1 < len(words) else ""
 

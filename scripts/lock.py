@@ -41,7 +41,7 @@ def main(extras: str) -> None:
 
 
 def resolved(extras: str, by_hand: str) -> list[tuple[str, str]]:
-    """(Name, version) of everything that would be installed, by name."""
+    """Return (name, version) of everything that would be installed, by name."""
     with tempfile.TemporaryDirectory() as folder:
         report, chosen = Path(folder) / "report.json", Path(folder) / "by_hand.txt"
         chosen.write_text(by_hand)
@@ -54,7 +54,7 @@ def resolved(extras: str, by_hand: str) -> list[tuple[str, str]]:
         found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
     # a local version (2.13.0+cpu) says which build a registry gave, not which release it is
     pins = {one["name"]: one["version"].partition("+")[0] for one in found}
-    left_out = ("wattloop", "pip")  # ourselves, and who installs
+    left_out = ("wattloop", "pip")  # the package itself, and the installers
     return sorted((one for one in pins.items() if one[0] not in left_out), key=_by_name)
 
 
@@ -63,7 +63,9 @@ def _by_name(pin: tuple[str, str]) -> str:
 
 
 def without_wheel(version: str, pins: list[tuple[str, str]]) -> str:
-    """Packages of which this Python would have to build the pinned version; pip downloads none."""
+    """Return packages that this Python would have to build at the pinned version; pip downloads
+    none.
+    """
     missing: list[str] = []
     wanted = [f"{name}=={pinned}" for name, pinned in pins]
     words = ["install", "--dry-run", "--no-deps", "--ignore-installed", "--only-binary=:all:"]

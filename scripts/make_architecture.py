@@ -47,7 +47,7 @@ LABELS = {
     "hardware": "facts with sources",
     "core": "units, clock, errors, records",
 }
-# Which question a layer answers: the colour and the caption of its rows.
+# The question that a layer answers: the colour and the caption of its rows.
 GROUPS = (
     ("show", "#dbe7f5", ("testing", "cli", "serve", "study", "report", "check", "advise")),
     ("decide", "#dff0e0", ("schedule", "tune", "sweep", "cap", "bench", "predict", "trials")),
@@ -85,7 +85,7 @@ def main() -> int:
 
 
 def layers() -> Sequence[Sequence[str]]:
-    """Packages from top to bottom; those in one row do not import each other."""
+    """Return packages from top to bottom; those in one row do not import each other."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     contracts = project["tool"]["importlinter"]["contracts"]
     (rows,) = (each["layers"] for each in contracts if each["type"] == "layers")

@@ -28,7 +28,7 @@ def page_text() -> str:
 
 
 def _layers() -> list[str]:
-    """Top-level packages, highest layer first, as import-linter checks them."""
+    """Return the top-level packages, highest layer first, as import-linter checks them."""
     import tomllib
 
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -49,7 +49,7 @@ def _package(folder: Path, *, depth: int) -> str:
 
 
 def _first_line(path: Path) -> str:
-    """The first paragraph of a module's docstring on one line."""
+    """Return the first paragraph of a module's docstring on one line."""
     text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     return " ".join(text.partition("\n\n")[0].split())
 

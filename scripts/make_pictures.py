@@ -74,7 +74,7 @@ while True:
 
 
 def scripts() -> dict[str, list[CardScript]]:
-    """What the cards of the templates do: healthy, starved of data, one GPU idle."""
+    """Return the scripts of the templates' cards: healthy, starved of data, one GPU idle."""
     starved = [Work(10 + 4 * n, BUSY if n % 2 else IDLE) for n in range(145)]
     idle = [CardScript([Work(12, BUSY)])] * 3 + [CardScript()]
     healthy = CardScript([Work(20, BUSY), Work(560, Activity(0.5, 0.2, 0.5))])
@@ -113,7 +113,7 @@ def make_store(path: Path) -> None:
 def copied(
     template: RunRecord, name: str, number: int, now_s: float, draw: random.Random
 ) -> RunRecord:
-    """The same run, longer, at another time, by one of the users."""
+    """Copy a run, longer, to another time and one of the users."""
     assert template.result is not None
     factor = draw.choice((6, 12, 30, 40, 90)) * draw.uniform(0.8, 1.2)
     ended_s = now_s - 600 - DAYS * DAY_S * number / RUNS - draw.random() * 6 * 3_600
@@ -153,7 +153,7 @@ def copied(
 
 
 def add_sweep(store: Store, template: RunRecord, started_wall_s: float) -> None:
-    """Nineteen trials: they filled the first page of the list."""
+    """Add nineteen trials, which filled the first page of the list."""
     sweep = Experiment(
         experiment_id="sweep-20261118-caps",
         kind="sweep",
@@ -182,7 +182,7 @@ def add_sweep(store: Store, template: RunRecord, started_wall_s: float) -> None:
 
 @contextmanager
 def live_run(store: Path) -> Iterator[str]:
-    """A run that is measured now: `wattloop run` on a virtual GPU."""
+    """Run `wattloop run` on a virtual GPU while pictures are taken."""
     environment = {
         **os.environ,
         "WATTLOOP_VIRTUAL_GPUS": "1",

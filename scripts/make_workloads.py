@@ -1,4 +1,4 @@
-"""Trace the models of the thesis's scenario and keep their workloads in the package.
+"""Trace the models of the thesis's scenario and write their workloads into the package.
 
 python scripts/make_workloads.py, from the root of the repository; needs the extras torch and hf.
 With them `wattloop simulate` predicts the thesis's jobs on a machine without torch.

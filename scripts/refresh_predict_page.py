@@ -1,4 +1,4 @@
-"""Run the commands of docs/predict.md and put what they print below them, and in the README.
+"""Run the commands of docs/predict.md and write their output below them, and in the README.
 
 python scripts/refresh_predict_page.py, from the root of the repository; needs the extras torch, hf
 and figures. Constants that ship with the package change the numbers, not the page.
