@@ -130,7 +130,7 @@ def test_a_cap_that_takes_longer_when_read_again_is_other_work():
         def ask(self):
             return self.reference_w if len(self.probes) < 2 else None
 
-    for factor, anew in ((1.6, True), (0.6, True), (1.02, False)):
+    for factor, restarts in ((1.6, True), (0.6, True), (1.02, False)):
         training = Training(HEAVY)
         training.pilot.finder = ReadsTheReferenceTwice(CAPS, "edp", noise=0.001)
         while not training.pilot.finder.probes:
@@ -138,7 +138,7 @@ def test_a_cap_that_takes_longer_when_read_again_is_other_work():
         training.work = {cap: (factor * slow, watt) for cap, (slow, watt) in HEAVY.items()}
         training.train(80)
         said = any("changed during the search" in message for message in training.messages)
-        assert said is anew
+        assert said is restarts
 
 
 def test_a_probe_begins_when_power_has_settled():

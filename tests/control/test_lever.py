@@ -107,7 +107,7 @@ def test_amd_clock_that_is_put_back_leaves_the_other_locked(rig: Rig) -> None:
         held.restore(memory)
         assert (rig.card.read("pp_dpm_sclk"), rig.card.read(MODE)) == ("1", "manual")
         held.restore(sm)
-        assert rig.card.read(MODE) == "auto", "nobody needs it any more"
+        assert rig.card.read(MODE) == "auto", "no lever needs it any more"
         held.set({sm: 1100.0, memory: 900.0})
     assert rig.card.read("pp_dpm_mclk") == "0 1 2 3"
     assert rig.card.read(MODE) == "auto"

@@ -26,7 +26,7 @@ from wattloop.control.session import lever_session
 from wattloop.core.errors import DeviceBusy, LeverError
 from wattloop.core.files import try_lock
 
-NOBODY = 65534
+NOBODY_UID = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
 
@@ -57,8 +57,8 @@ def run_without_rights(act: Callable[[], object]) -> str:
     if child == 0:
         try:
             os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            os.setgid(NOBODY_UID)
+            os.setuid(NOBODY_UID)
             answer = str(act())
         except BaseException as error:  # noqa: BLE001 - the other side judges
             answer = f"{type(error).__name__}: {error}"
@@ -419,7 +419,7 @@ def test_user_without_rights_cannot_take_the_names_of_another(
     place: Path, lockers: Callable[..., Any]
 ) -> None:
     """A user who may not remove the other's file uses the next name."""
-    lockers(STRANGER, lock_path("cpu", place, NOBODY), lock_path("cpu", place, NOBODY, 1))
+    lockers(STRANGER, lock_path("cpu", place, NOBODY_UID), lock_path("cpu", place, NOBODY_UID, 1))
 
     def twice() -> str:
         DeviceLock.take("cpu", place, Owner.this_process())

@@ -217,7 +217,7 @@ def test_each_policy_is_restored_on_its_own(rig: Rig) -> None:
     owner.wait()
     rig.cpufreq.policies[1].put("scaling_governor", "")
     fates = {(r.lever, r.part): r.fate for r in restore(rig.state)}
-    assert set(fates.values()) == {RestoreStatus.RESTORED}, "garbage is not somebody else's choice"
+    assert set(fates.values()) == {RestoreStatus.RESTORED}, "garbage is not another user's choice"
     assert is_back(rig)
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
     owner.kill()

@@ -9,8 +9,8 @@ from wattloop.core.files import cache_folder, config_folder, data_folder, state_
 
 def test_home_is_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """`~` is the user's home."""
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert user_path("~/runs.db") == Path("/home/somebody/runs.db")
+    monkeypatch.setenv("HOME", "/home/user")
+    assert user_path("~/runs.db") == Path("/home/user/runs.db")
 
 
 def test_an_unknown_user_stays_as_written() -> None:

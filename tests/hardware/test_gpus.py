@@ -134,7 +134,7 @@ def test_an_ambiguous_name_means_the_documented_variant_and_says_so(text: str, n
 
 
 def test_a_plain_name_assumes_nothing() -> None:
-    """There is no message where there is one variant."""
+    """A name with one variant gives no message."""
     assert variant_assumed("h200") == ""
     assert variant_assumed("A100-SXM4-40GB") == ""
 

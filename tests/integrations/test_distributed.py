@@ -56,8 +56,8 @@ def test_torchrun_counts_devices_once(machine: Machine, tmp_path: Path) -> None:
 
 def test_mpirun_counts_devices_once(machine: Machine, tmp_path: Path) -> None:
     """Promise: the same under mpirun, through mpi4py."""
-    beside = Path(sys.executable).with_name("mpirun")
-    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+    mpirun_of_python = Path(sys.executable).with_name("mpirun")
+    mpirun = str(mpirun_of_python) if mpirun_of_python.exists() else shutil.which("mpirun")
     if mpirun is None:
         pytest.skip("mpirun is not installed")
     if importlib.util.find_spec("mpi4py") is None:

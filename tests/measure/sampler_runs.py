@@ -18,7 +18,7 @@ def settings(**given: object) -> Settings:
     return base.overridden({"sampler": "process", "interval_s": 0.02, **given}, "test")
 
 
-def open_beside(**given: object) -> Session:
+def open_with_reader(**given: object) -> Session:
     """Open a run that a separate process reads."""
     session = Session.open(settings(**given))
     wait_until(lambda: session.reader.sampling_pid > 0)

@@ -15,7 +15,7 @@ from wattloop.meters.base import Context
 from wattloop.store.journal import read_journal
 
 from .conftest import Machine
-from .sampler_runs import gone, kill, open_beside, settings, wait_until
+from .sampler_runs import gone, kill, open_with_reader, settings, wait_until
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_thread_takes_over_from_a_process_that_dies_or_hangs(
 ) -> None:
     """No energy of a counter is lost, and the run says what happened and when."""
     machine = slow_wrapping_machine
-    session = open_beside()
+    session = open_with_reader()
     monkeypatch.setattr(sampler_process, "SILENT_S", 1.5)  # not earlier: it may start slowly
     pid = session.reader.sampling_pid
     kill(pid, number)

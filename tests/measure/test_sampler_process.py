@@ -19,7 +19,7 @@ from wattloop.measure.sampler_process import SamplerConfig, why_impossible
 from wattloop.store.journal import Journal, read_journal
 
 from .conftest import Machine
-from .sampler_runs import gone, open_beside, wait_until
+from .sampler_runs import gone, open_with_reader, wait_until
 
 PROGRAM = """
 import os, sys, time, wattloop
@@ -43,7 +43,7 @@ def started(*more: str) -> tuple["subprocess.Popen[str]", int]:
 def test_energy_and_samples_are_those_of_the_machine(slow_wrapping_machine: Machine) -> None:
     """Energy equals that of the counters, samples are in order, and no process stays."""
     machine = slow_wrapping_machine  # a reading that comes late is still unique
-    session = open_beside()
+    session = open_with_reader()
     pid = session.reader.sampling_pid
     with session.begin("window") as window:
         track, until_s = session.feeds[0].tracks[0], time.monotonic() + 0.7
@@ -65,7 +65,7 @@ def test_energy_and_samples_are_those_of_the_machine(slow_wrapping_machine: Mach
 
 def test_own_thread_stops_reading(machine: Machine) -> None:
     """Readings in the curve come from the other process."""
-    session = open_beside()
+    session = open_with_reader()
     meter = session.feeds[0].meter
     wait_until(lambda: bool(session.reader._share()[0]) is False)
     time.sleep(0.1)
@@ -81,7 +81,7 @@ def test_own_thread_stops_reading(machine: Machine) -> None:
 
 def test_fault_of_a_sensor_is_reported_with_its_reason(machine: Machine) -> None:
     """When a counter breaks, the run gives the reason as if it had read the counter itself."""
-    session = open_beside()
+    session = open_with_reader()
     machine.driver.stop()
     broken = machine.root / "broken"
     broken.write_text("nonsense\n")
@@ -106,7 +106,7 @@ def test_process_inherits_no_file_of_the_program(machine: Machine) -> None:
     """It inherits no pipe, file or terminal, so readers of the program's output do not block."""
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
-    session = open_beside()
+    session = open_with_reader()
     pid = session.reader.sampling_pid
     theirs = str(Path(f"/proc/self/fd/{writing}").readlink())
     held = held_by(pid)
@@ -219,7 +219,7 @@ def test_the_end_of_a_killed_program_is_when_its_locks_are_released(
 
 def test_forked_worker_releases_the_process(machine: Machine) -> None:
     """Its copies are closed, and the program continues with its readings."""
-    session = open_beside()
+    session = open_with_reader()
     worker = os.fork()
     if worker == 0:
         session.abandon()
@@ -243,7 +243,7 @@ def test_embedding_application_starts_no_process(monkeypatch: pytest.MonkeyPatch
 
 def test_passwords_are_not_on_the_command_line(machine: Machine) -> None:
     """A list of processes shows no settings."""
-    session = open_beside(redfish_url="https://ada:secret@bmc", meters="rapl")
+    session = open_with_reader(redfish_url="https://ada:secret@bmc", meters="rapl")
     words = Path(f"/proc/{session.reader.sampling_pid}/cmdline").read_bytes()
     assert b"wattloop sampler of" in words
     assert b"secret" not in words
@@ -263,7 +263,7 @@ def test_every_setting_reaches_the_process() -> None:
 
 def test_invalid_data_from_the_process_ends_it_and_not_the_program(machine: Machine) -> None:
     """The program asks for energy, and never gets the exception."""
-    session = open_beside()
+    session = open_with_reader()
     process = session.reader._process
     assert process is not None
     pid = process.pid
@@ -288,7 +288,7 @@ def test_sampling_process_of_a_day_is_as_large_as_that_of_an_hour(
     """Memory depends on the number of points, here 100 readings a second: old ones are
     downsampled.
     """
-    session = open_beside()
+    session = open_with_reader()
     feeds = [feed for feed in session.reader.used if feed.meter.shared]
     settings = {**settings_from(os.environ)._asdict(), "meters": ["rapl"], "sources": {}}
     roots = (str(machine.root / "sys"), str(machine.root / "proc"))

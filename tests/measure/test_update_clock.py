@@ -6,7 +6,7 @@ from wattloop.measure.energy_curve import UpdateClock
 
 
 def test_age_is_unknown_before_a_change_was_seen() -> None:
-    """Without a phase there is no age."""
+    """The age needs a phase."""
     assert UpdateClock(0.1).age(5.0) == (None, 0.0)
 
 

@@ -68,7 +68,7 @@ def test_counter_against_polled_power(
 
 
 def test_one_source_alone_is_not_compared() -> None:
-    """With one source there is no comparison."""
+    """A comparison needs two sources."""
     clock = VirtualClock(100.0)
     assert verify([Steady(clock, DomainKind.GAUGE, 5.0)], clock, 1.0) == []
 

@@ -181,7 +181,7 @@ def test_battery_shows_power_only_while_discharging(sysfs: Sysfs, files: dict[st
 
 
 def test_battery_on_mains_is_not_a_missing_part(sysfs: Sysfs) -> None:
-    """On a plugged-in laptop the message says why there is no battery reading, and what to do."""
+    """On a plugged-in laptop the message explains the missing battery reading, with a remedy."""
     sysfs.put("class/power_supply/BAT0", type="Battery", status="Full", power_now=0)
     with pytest.raises(MeterUnavailable) as caught:
         sysfs.meter()

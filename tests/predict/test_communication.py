@@ -91,7 +91,7 @@ def test_what_is_hidden_slows_backward_a_little() -> None:
 
 
 def test_one_gpu_sends_nothing() -> None:
-    """There is no ring, and it takes no time."""
+    """Without a ring it takes no time."""
     done = exchange(1e9, 0.1, Ring(1, 1e9, 1.0))
     assert (float(done.total_s), float(done.exposed_s)) == (0.0, 0.0)
     assert float(exchange_by_schedule([(0.1, 1e9)], 0.1, Ring(1, 1e9, 1.0)).total_s) == 0.0

@@ -75,9 +75,9 @@ def test_names_of_points_that_coincide_are_all_readable() -> None:
     left, right = spec["layer"][2]["encoding"]["x"]["scale"]["domain"]
     bottom, top = spec["layer"][2]["encoding"]["y"]["scale"]["domain"]
     line = 12.9 * (top - bottom) / spec["height"]
-    beside = sorted((point["label_x"], point["label_y"]) for point in values(chart)[:9])
-    assert all(left <= x <= right and bottom <= y <= top for x, y in beside)
-    for one, other in pairwise(beside):
+    labels = sorted((point["label_x"], point["label_y"]) for point in values(chart)[:9])
+    assert all(left <= x <= right and bottom <= y <= top for x, y in labels)
+    for one, other in pairwise(labels):
         assert one[0] != other[0] or other[1] - one[1] >= line
 
 
@@ -103,7 +103,7 @@ def test_a_policy_without_throughput_is_no_point() -> None:
 
 
 def test_policies_without_deadlines_have_no_bar() -> None:
-    """Without deadlines there is no share of missed ones."""
+    """Without deadlines the share of missed ones is left out."""
     bars = values(miss_figure([row("fifo", 0, miss_rate=None), row("zeus", 0)], "toy"))
     assert [bar["policy"] for bar in bars] == ["zeus"]
 

@@ -65,7 +65,7 @@ def test_figures_are_written_to_the_requested_folder(
 def test_other_strategies_have_no_such_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There is no empty section or folder, and the message says where figures exist."""
+    """Empty sections and folders are left out, and the message says where figures exist."""
     place, folder = tmp_path / "runs.db", tmp_path / "figures"
     search_id = searched(place, "random")
     assert course_of(place, search_id) is None

@@ -233,9 +233,7 @@ WIDE, NARROW = 1_280, 360
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_opens_draws_and_can_be_used_by_everybody(visit: Visit, name: str) -> None:
-    """Charts have marks; there is no console error, no request elsewhere and no finding of axe,
-    twice.
-    """
+    """Charts have marks, without a console error, another request or a finding of axe, twice."""
     page = visit.open(name)
     assert page.locator("h1").count() == 1
     if name in DRAWN:
@@ -482,7 +480,7 @@ def test_texts_of_parallel_coordinates_do_not_touch_on_a_phone(phone: Visit) -> 
 
 
 def test_lists_of_an_empty_store_have_no_script_errors(browser: Any, tmp_path: Path) -> None:
-    """There is no list in which rows could be ticked."""
+    """An empty list has no rows to tick."""
     faults: list[str] = []
     app = create_app(ServeOptions(store=str(tmp_path / "runs.db")))
     with _serving(app) as base, browser.new_context() as context:

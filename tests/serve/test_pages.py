@@ -51,7 +51,7 @@ def test_every_page_opens_on_an_empty_store(path: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [*PAGES, "/runs/2026-002"])
 def test_no_page_asks_another_host(client: TestClient, path: str) -> None:
-    """There is no link to a script or style elsewhere, and the browser is told to refuse them."""
+    """No script or style comes from elsewhere, and the browser is told to refuse them."""
     answer = client.get(path)
     assert "http://" not in answer.text.replace("http://www.w3.org", "")
     assert "https://" not in answer.text

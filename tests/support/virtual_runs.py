@@ -67,10 +67,12 @@ class CardScript:
 class RunScript:
     """Script of a run: its length, its cards, and events in addition to their sensors.
 
-    Attributes: averaged: True if utilisations are means of the last second, as NVML's are, instead
-    of present values. signals: True if values other than power can be read from the cards. cpu_w,
-    cpu_utilisation: of the processor, constant; it is always part of a run. events: events that an
-    integration would record, such as steps.
+    Attributes:
+        averaged: True if utilisations are means of the last second, as NVML's are, instead of
+            present values.
+        signals: True if values other than power can be read from the cards.
+        cpu_w, cpu_utilisation: of the processor, constant; it is always part of a run.
+        events: events that an integration would record, such as steps.
     """
 
     run_id: str

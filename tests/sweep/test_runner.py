@@ -210,7 +210,7 @@ def test_failures_are_retried_on_request(settings: Settings, store: Store, tmp_p
 def test_a_sweep_that_stopped_at_the_default_tries_it_again(
     settings: Settings, store: Store, tmp_path: Path
 ) -> None:
-    """Once the command works, the same call continues; without a default there is no comparison."""
+    """Once the command works, the same call continues; a comparison needs the default."""
     mark = tmp_path / "works"
     plan = planned(settings, ["test", "-e", str(mark)], "300", repeats=1)
     with pytest.raises(ConfigError):

@@ -258,7 +258,7 @@ def test_faults_are_part_of_the_shared_state(tmp_path, clock):
 
 
 @pytest.mark.parametrize(
-    "content", [None, b"notes of somebody else\n" * 200], ids=["directory", "garbage"]
+    "content", [None, b"notes of another user.\n" * 200], ids=["directory", "garbage"]
 )
 def test_a_foreign_state_file_is_refused_with_the_remedy(tmp_path, clock, content):
     """A directory or another program's file is not taken for the state of a card."""

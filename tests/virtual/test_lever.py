@@ -214,7 +214,7 @@ def test_another_process_finds_the_lever_by_what_it_says(levers, tmp_path):
 
 def test_a_foreign_state_file_is_a_reason_not_a_crash(levers, tmp_path):
     """Listing never raises, and reading gives the remedy."""
-    (tmp_path / "cards").write_bytes(b"notes of somebody else\n" * 200)
+    (tmp_path / "cards").write_bytes(b"notes of another user.\n" * 200)
     assert "WATTLOOP_VIRTUAL_STATE" in levers[POWER].state().reason
     with pytest.raises(LeverError, match="WATTLOOP_VIRTUAL_STATE"):
         levers[POWER].read()

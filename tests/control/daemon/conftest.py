@@ -25,9 +25,9 @@ from wattloop.core.errors import WattloopError
 from wattloop.virtual.node import shared_gpus
 
 SRC = Path(__file__).parents[3] / "src"
-NOBODY = 65534
+NOBODY_UID = 65534
 ME = user_name(os.geteuid())
-GROUP = next(group for group in grp.getgrall() if group.gr_gid not in (0, NOBODY))
+GROUP = next(group for group in grp.getgrall() if group.gr_gid not in (0, NOBODY_UID))
 """Any that there is."""
 DEFAULT_W = 700.0
 """Of the virtual H200."""

@@ -116,7 +116,7 @@ def test_a_value_the_rules_forbid_is_a_wrong_value(rig: DaemonRig) -> None:
 
 
 def test_without_a_socket_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a daemon there is no cost and no change; an empty name switches it off."""
+    """Without a daemon nothing changes and nothing is slower; an empty name switches it off."""
     found = LeverInventory()
     monkeypatch.setenv(SOCKET_VARIABLE, "")
     assert daemon_levers(found, Host()) is found

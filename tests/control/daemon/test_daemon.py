@@ -15,7 +15,7 @@ from tests.control.daemon.conftest import (
     DEFAULT_W,
     GROUP,
     ME,
-    NOBODY,
+    NOBODY_UID,
     DaemonRig,
     as_user,
     needs_root,
@@ -105,13 +105,13 @@ def test_a_user_may_do_what_their_rules_say_and_no_more(daemon: DaemonRig) -> No
                 done.append(str(error))
             return done
 
-    uid, taken, low_power, range_, none, job = as_user(NOBODY, act)
-    assert (uid, taken, low_power) == (NOBODY, 340.0, 350.0)
+    uid, taken, low_power, range_, none, job = as_user(NOBODY_UID, act)
+    assert (uid, taken, low_power) == (NOBODY_UID, 340.0, 350.0)
     assert "360 W is outside 300 to 350 W" in str(range_)
     assert "no rule" in str(none)
     assert "no rule trusts nobody to act for jobs" in str(job)
     refused = daemon.log("refused")[-3:]
-    assert {(line["uid"], line["user"]) for line in refused} == {(NOBODY, "nobody")}
+    assert {(line["uid"], line["user"]) for line in refused} == {(NOBODY_UID, "nobody")}
     assert eventually(lambda: daemon.limit_w() == DEFAULT_W)
 
 
@@ -132,11 +132,11 @@ def test_a_trusted_client_comes_before_a_user(daemon: DaemonRig) -> None:
                 return str(error)
             return ""
 
-        user = pool.submit(as_user, NOBODY, act)
+        user = pool.submit(as_user, NOBODY_UID, act)
         os.read(ready[0], 1)
         with daemon.connect() as agent:
             try:
-                assert agent.set(LIMIT, 500.0, job="3", uid=NOBODY) == Change(DEFAULT_W, 500.0)
+                assert agent.set(LIMIT, 500.0, job="3", uid=NOBODY_UID) == Change(DEFAULT_W, 500.0)
             finally:
                 os.write(go[1], b"x")
             assert f"gpu:0 is held by {ME}" in user.result() and "for job 3" in user.result()

@@ -17,7 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from tests.control.conftest import eventually
-from tests.control.daemon.conftest import DEFAULT_W, NOBODY, RULES, DaemonRig, as_user, needs_root
+from tests.control.daemon.conftest import (
+    DEFAULT_W,
+    NOBODY_UID,
+    RULES,
+    DaemonRig,
+    as_user,
+    needs_root,
+)
 from wattloop.control.daemon.client import Client, connect
 from wattloop.control.daemon.protocol import REQUEST_MOST_B, PermissionDenied
 from wattloop.core.errors import DeviceBusy
@@ -156,7 +163,7 @@ def test_a_flood_is_cut_off_and_others_are_served(daemon: DaemonRig) -> None:
         return sent
 
     with pytest.raises(Exception, match=r"more requests than|gone|answers"):
-        as_user(NOBODY, flood)
+        as_user(NOBODY_UID, flood)
     assert "more requests than 50 a second" in daemon.log("cut_off")[-1]["why"]
     with daemon.connect() as root:
         assert root.set(LIMIT, 400.0).after == 400.0
@@ -264,7 +271,7 @@ def test_user_who_connects_in_a_loop_keeps_no_one_out(daemon: DaemonRig) -> None
         for _ in range(6):
             with daemon.connect() as client:
                 assert client.set(LIMIT, 400.0).after == 400.0
-            assert as_user(NOBODY, lambda: connect(daemon.socket).hello()["uid"]) == NOBODY
+            assert as_user(NOBODY_UID, lambda: connect(daemon.socket).hello()["uid"]) == NOBODY_UID
     finally:
         for process in crowd:
             process.kill()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.control.conftest import eventually
-from tests.control.daemon.conftest import NOBODY, DaemonRig, as_user, needs_root
+from tests.control.daemon.conftest import NOBODY_UID, DaemonRig, as_user, needs_root
 from tests.support.nvml_stub import NoCompiler, StubNvml
 from wattloop.control.daemon.protocol import SOCKET_VARIABLE
 from wattloop.control.registry import find_levers, lever_named
@@ -65,7 +65,7 @@ def test_a_user_who_may_set_nothing_sets_a_cap_through_the_daemon(
             return notes, shows, str(error), lever.device
         return notes, shows, "", lever.device
 
-    notes, shows, refusal, device = as_user(NOBODY, act)
+    notes, shows, refusal, device = as_user(NOBODY_UID, act)
     assert len(notes) == 4  # power limit and SM clock of two cards
     assert all("through the control daemon" in note for note in notes)
     assert shows == 320.0

@@ -26,7 +26,7 @@ pytestmark = [
 
 FLEET = "cluster: {groups: [{gpu: a100-sxm-40, type: a100, nodes: 1, gpus_per_node: 4, host_w: 0}]}"
 TAG = "wattloop:model=resnet-50,precision=tf32,batch=128,samples=1e7"
-NOBODY = 65534
+NOBODY_UID = 65534
 
 
 class Service:
@@ -92,7 +92,7 @@ def _submit(lab: SlurmLab, *options: str) -> tuple[str, str]:
     done = subprocess.run(
         [
             *("sbatch", "--parsable", "--hold", "--output=/dev/null", "--chdir=/"),
-            *(f"--uid={NOBODY}", f"--gid={NOBODY}", *options, "--wrap=true"),
+            *(f"--uid={NOBODY_UID}", f"--gid={NOBODY_UID}", *options, "--wrap=true"),
         ],
         env=lab.environment, cwd=lab.folder, capture_output=True, text=True, check=True,
     )  # fmt: skip
@@ -117,7 +117,7 @@ def test_sbatch_shows_the_energy_and_the_job_is_tagged(lab: SlurmLab) -> None:
 
 
 def test_a_job_without_gpus_is_left_alone(lab: SlurmLab) -> None:
-    """There is no message and no tag."""
+    """The job gets neither a message nor a tag."""
     job, told = _submit(lab, f"--comment={TAG}")
     assert told == "" and _admin_comment(lab, job) == ""
 
@@ -148,7 +148,7 @@ def test_users_cannot_write_admin_comment(lab: SlurmLab) -> None:
     before = _admin_comment(lab, job)
     done = subprocess.run(
         ["scontrol", "update", f"JobId={job}", 'AdminComment=wattloop:{"cap_w":9}'],
-        env=lab.environment, cwd="/", user=NOBODY, group=NOBODY, extra_groups=[],
+        env=lab.environment, cwd="/", user=NOBODY_UID, group=NOBODY_UID, extra_groups=[],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode != 0

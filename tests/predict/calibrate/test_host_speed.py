@@ -12,7 +12,7 @@ from wattloop.predict.models.kernels import KernelModel
 
 
 def pretended(*, full: bool = False) -> Any:
-    """Pretend that the processor is a GPU; there is no queue to wait for."""
+    """Pretend that the processor is a GPU without a queue."""
     from wattloop.predict.calibrate.machine import CalibrationDevice
 
     class Pretended(CalibrationDevice):

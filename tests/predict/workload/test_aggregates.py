@@ -48,6 +48,6 @@ def test_sizes_of_convolutions_are_weighted_as_well():
 
 
 def test_an_empty_workload_has_totals_of_nothing():
-    """There is no division by zero."""
+    """Empty totals cause no division by zero."""
     totals = aggregates(made())
     assert (totals.step.flops, totals.unruled_share, totals.gemm_dims) == (0, 0, None)

@@ -94,9 +94,9 @@ def test_the_key_of_a_cell_tells_all_that_matters(tmp_path: Path) -> None:
     for text in (FAILING, FAILING + "# other\n"):
         own.write_text(text)
         keys.add(simulation_key(scenario.digest(), PolicyChoice.named(f"{own}:Eager"), 0))
-    own.write_text("import beside_own\n" + FAILING)
+    own.write_text("import own_module\n" + FAILING)
     for text in ("WEIGHT = 1\n", "WEIGHT = 2\n"):
-        (tmp_path / "beside_own.py").write_text(text)
+        (tmp_path / "own_module.py").write_text(text)
         keys.add(simulation_key(scenario.digest(), PolicyChoice.named(f"{own}:Eager"), 0))
     assert len(keys) == 8
     renamed = tiny(tmp_path, {"name": "other", "description": "other"})

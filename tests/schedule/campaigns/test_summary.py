@@ -29,7 +29,7 @@ def test_differences_are_paired_seed_by_seed() -> None:
 
 
 def test_a_figure_without_values_is_unknown_and_not_zero() -> None:
-    """Without deadlines there is no miss rate; utilisation is given by type."""
+    """Without deadlines the miss rate is missing; utilisation is given by type."""
     found = summary_of({("fifo", 0): cell(1.0)})
     assert found.spreads["fifo"].get("miss_rate") is None
     assert found.spreads["fifo"]["utilisation.a100"] is not None

@@ -154,7 +154,7 @@ def test_an_idle_cluster_draws_power_up_to_the_horizon() -> None:
 
 
 def test_no_jobs_at_all_is_an_empty_result() -> None:
-    """There is no event and no error."""
+    """The result is empty, without an error."""
     result = simulated(jobs_of([]))
     assert (result.end_s, result.total_j, result.ended) == (0, 0, SimulationEnd.DONE)
 

@@ -31,7 +31,7 @@ def _series(points: dict[int, float]) -> ThroughputSeries:
 
 
 def test_measured_counts_are_as_measured() -> None:
-    """There is no smoothing: the table's values are returned, odd ones included."""
+    """The table's values are returned without smoothing, odd ones included."""
     series = _series({1: 100.0, 2: 150.0, 8: 900.0})
     assert series.at(np.array([1.0, 2.0, 8.0])) == pytest.approx([100.0, 150.0, 900.0])
 

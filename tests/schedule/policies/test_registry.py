@@ -156,7 +156,7 @@ def test_what_yaml_may_hold_instead_is_refused_in_words(written: object) -> None
 
 @pytest.mark.parametrize("text", ["raise RuntimeError('boom')", "def (", "raise SystemExit(3)"])
 def test_a_file_that_fails_is_an_error_in_words(tmp_path: Path, text: str) -> None:
-    """There is no traceback, and the process continues."""
+    """The message has no traceback, and the process continues."""
     (tmp_path / "bad.py").write_text(text)
     with pytest.raises(ConfigError, match=r"bad\.py failed with"):
         policy_from(f"{tmp_path}/bad.py:Mine")
