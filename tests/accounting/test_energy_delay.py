@@ -1,4 +1,4 @@
-"""Metrics of energy against time."""
+"""Promises of metrics of energy against time."""
 
 import pytest
 
