@@ -99,7 +99,7 @@ def test_noise_is_reported_in_percent(noise, said):
     finder = CapFinder(V100_CAPS, "edp")
     for cap_w, time_s, energy_j in ((250, 10, 2_300), (175, 11, 1_900), (150, 12, 1_800)):
         finder.tell(cap_w, time_s, energy_j, noise)
-    assert f" {said} off" in stop_reason(finder.best(), None, noise)
+    assert f" error of {said}," in stop_reason(finder.best(), None, noise)
     assert f" {said} apart" in continue_reason(finder.best(), noise)
 
 

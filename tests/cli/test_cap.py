@@ -357,7 +357,7 @@ def test_ctrl_c_puts_the_caps_back(tmp_path):
     _, said = process.communicate(timeout=300)
     assert process.returncode != 0
     assert limits() == {700}
-    assert "interrupted" in said and "The same command goes on" in said
+    assert "interrupted" in said and "command continues the search" in said
 
 
 def test_lines_of_progress_are_counted():

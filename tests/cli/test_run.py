@@ -227,17 +227,19 @@ def test_child_knows_who_counts(machine: Machine) -> None:
     assert done.stdout.decode().strip() == json.loads(out.read_text())["run_id"]
 
 
-def test_terminal_gets_a_table(machine: Machine) -> None:
-    """On a terminal the line is followed by a table of domains with source and uncertainty."""
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_terminal_gets_a_table_of_several_domains(machine: Machine, gpus: int) -> None:
+    """With source and uncertainty below the line, which says all of a single one."""
     ours, theirs = os.openpty()
     command = machine.command("run", "--", "sleep", "0.1")
-    subprocess.run(command, env=machine.environment, stderr=theirs, check=True)
+    meters = {"WATTLOOP_METERS": "rapl,virtual", "WATTLOOP_VIRTUAL_GPUS": str(gpus)}
+    subprocess.run(command, env={**machine.environment, **meters}, stderr=theirs, check=True)
     os.close(theirs)
     text = os.read(ours, 65536).decode()
     os.close(ours)
-    heading = text.splitlines()[1].split()
-    assert heading == ["domain", "energy", "±", "power", "how", "source"]
-    assert "powercap intel-rapl:0" in text
+    headings = [line.split() for line in text.splitlines() if line.startswith("  domain")]
+    assert headings == [["domain", "energy", "±", "power", "how", "source"]] * gpus
+    assert ("powercap intel-rapl:0" in text) == bool(gpus)
 
 
 def test_quiet_prints_nothing(machine: Machine) -> None:

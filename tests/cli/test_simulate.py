@@ -309,7 +309,7 @@ def test_ctrl_c_keeps_what_has_ended(bare: Machine) -> None:
     os.kill(started.pid, signal.SIGINT)
     _, error = started.communicate(timeout=300)
     assert started.returncode == 130
-    assert b"the same command goes on, what has ended is kept" in error
+    assert b"finished simulations are stored, the same command continues" in error
     listed = json.loads(bare.wattloop("simulate", "list", "--json", "-").stdout)["campaigns"]
     assert listed[0]["status"] == "interrupted"
     assert 3 <= listed[0]["simulations"] < 500

@@ -260,12 +260,12 @@ def test_room_and_grid_have_their_sources_and_a_form_that_stores_nothing(place: 
     add(place, 36_000, time.time() - 1, accounting=accounting)  # 3.6 MJ, 1 kWh
     with TestClient(create_app(ServeOptions(store=str(place)))) as client:
         page = client.get("/").text
-        assert '<dd>1.3 <span class="soft">the newest run' in page
-        assert '<dd>FRA <span class="soft">the newest run' in page
+        assert '<dd>1.3 <span class="soft">(the newest run' in page
+        assert '<dd>FRA <span class="soft">(the newest run' in page
         assert "annual mean" in page
         other = client.get("/?pue=1.5&zone=Germany").text
-        assert '<dd>1.5 <span class="soft">this form' in other
-        assert '<dd>Germany <span class="soft">this form' in other
+        assert '<dd>1.5 <span class="soft">(this form' in other
+        assert '<dd>Germany <span class="soft">(this form' in other
         assert "no carbon intensity for zone &#39;Nowhere&#39;" in client.get("/?zone=Nowhere").text
         assert client.get("/?pue=0.5").status_code == 422
         assert client.get("/").text.count("the newest run") == page.count("the newest run")

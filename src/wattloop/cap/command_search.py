@@ -169,7 +169,7 @@ class CapSearch:
             if not outcome.ok or not outcome.time_s:
                 raise ConfigError(
                     f"the command at {cap_w:g} W: {outcome.message or outcome.status.value}. Caps "
-                    "are back as they were; probes so far are kept and the same command goes on "
+                    "are restored; finished probes are stored, and the same command continues "
                     "with them"
                 )
             try:

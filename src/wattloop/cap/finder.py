@@ -236,7 +236,7 @@ def stop_reason(choice: CapChoice, further: FurtherProbe | None, noise: float) -
     if choice.expected_regret_pct <= 100 * ENOUGH:
         return f"expected within {100 * ENOUGH:g}% of the best cap"
     if further is None or further.gain < PRICE:
-        return f"one more reading, {_per_cent(noise)} off, would teach too little"
+        return f"another probe, with an error of {_per_cent(noise)}, would hardly change the choice"
     return ""
 
 

@@ -218,7 +218,7 @@ def job_energy_j(outcome: "TrialOutcome", devices: Sequence[str]) -> tuple[float
         raise ConfigError(
             f"the energy of {', '.join(partly)} was not read for the whole run"
             + (f" ({'; '.join(why)})" if why else "")
-            + "; probes so far are kept and the same command goes on with them"
+            + "; finished probes are stored, and the same command continues with them"
         )
     readings = [
         (float(d["energy_j"]), float(d["uncertainty_j"] or 0.0), float(d["covered"]))

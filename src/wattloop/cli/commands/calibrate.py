@@ -79,7 +79,7 @@ def collect_command(
                 )
             except KeyboardInterrupt:
                 again = f"wattloop calibrate collect -o {path} --resume"
-                say(f"wattloop: stopped; go on with '{again}'")
+                say(f"wattloop: stopped; continue with '{again}'")
                 raise
     _report(results, path, time.monotonic() - begin_s, json_file, is_trial=not bench.on_gpu)
 

@@ -159,8 +159,8 @@ def find_command(  # noqa: PLR0913 - one parameter per option
                 ).run()
         except (KeyboardInterrupt, SystemExit):
             say(
-                "wattloop: interrupted; the probes that ended are kept, levers are as they were. "
-                "The same command goes on"
+                "wattloop: interrupted; finished probes are stored, levers are restored. The same "
+                "command continues the search"
             )
             raise
     present(given.json_file, result.to_dict, lambda: print_result(result))
@@ -235,7 +235,7 @@ def print_result(result: "CapResult") -> None:
         cards = ",".join(x.device.removeprefix("nvidia:") for x in result.plan.levers)
         out(f"or, until it is set again:  sudo nvidia-smi -i {cards} -pl {choice.cap_w:g}\n")
     if is_terminal(sys.stdout):
-        out(f"kept as {result.experiment_id}\n")
+        out(f"stored as {result.experiment_id}\n")
 
 
 @app.command("evaluate", example="wattloop cap evaluate --table power.csv --noise 2")

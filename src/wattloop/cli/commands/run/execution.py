@@ -78,7 +78,8 @@ def print_summary(
     room = terminal_room(sys.stderr)
     if room is not None:
         rows = domain_rows(run.result) if run.reported else []
-        table = table_text(DOMAIN_HEADERS, rows, room - 2) if rows else ""
+        # a single domain is in the first line
+        table = table_text(DOMAIN_HEADERS, rows, room - 2) if len(rows) > 1 else ""
         for line in (*table.splitlines(), *remarks(run.missing, run.result.warnings)):
             say(f"  {line}")
     else:

@@ -366,7 +366,7 @@ def print_run(
         print_rows(
             ("window", "duration", "energy", "±"),
             [_window_row(window) for window in windows[:WINDOWS_SHOWN]],
-            title=f"{len(windows)} windows"
+            title=f"{len(windows)} window{'s' * (len(windows) != 1)}"
             + (f", the first {WINDOWS_SHOWN}" if len(windows) > WINDOWS_SHOWN else ""),
         )
     if steps:

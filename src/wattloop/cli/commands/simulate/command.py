@@ -136,7 +136,7 @@ def _carry_out(
         with progress() as listener:
             return run_campaign(campaign, store, workers=processes, new=new, listener=listener)
     except KeyboardInterrupt:
-        say("wattloop: interrupted; the same command goes on, what has ended is kept")
+        say("wattloop: interrupted; finished simulations are stored, the same command continues")
         raise
 
 

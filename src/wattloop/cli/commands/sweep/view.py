@@ -232,7 +232,7 @@ def _remarks(result: SweepResult) -> None:
         say(f"wattloop: {len(warned)} of {len(used)} runs: {warned[0].warnings[0]}")
     if result.unfinished or result.experiment.status in ("interrupted", "failed"):
         identity = result.experiment.experiment_id
-        say(f"wattloop: not finished; go on with: wattloop sweep resume {identity}")
+        say(f"wattloop: not finished; continue with: wattloop sweep resume {identity}")
 
 
 def _points(results: Sequence[SweepResult]) -> None:

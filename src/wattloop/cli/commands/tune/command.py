@@ -236,7 +236,7 @@ def _run(ready: "PreparedSearch") -> None:
     try:
         stopped = ready.run()
     except (KeyboardInterrupt, SystemExit):
-        say("wattloop: interrupted; 'wattloop tune resume' goes on, what has ended is kept")
+        say("wattloop: interrupted; finished trials are stored, 'wattloop tune resume' continues")
         raise
     if stopped.limit:
         say(f"wattloop: stopped: {stopped.limit}; the best so far stands")
