@@ -238,8 +238,22 @@ def test_annotations_name_user_and_project(node: PodNode) -> None:
     assert "ada  [31m" in users
 
 
-def test_pods_on_mig_instances_pay_by_their_slices(node: PodNode) -> None:
-    """Two pods with 3 and 1 of 7 slices of a card; 3 slices belong to no pod."""
+LISTED = {
+    "nothing": [],
+    "no activity": [DeviceProcess(-1, None, None, 3.0, "MIG-big"), DeviceProcess(0, None, None, 4)],
+    "another instance": [DeviceProcess(-1, 0.5, None, 3.0, "MIG-else"), DeviceProcess(0, 0.0)],
+    "no instances": [DeviceProcess(11, 0.5)],
+}
+
+
+@pytest.mark.parametrize("listed", LISTED)
+def test_pods_on_mig_instances_pay_by_their_slices(
+    node: PodNode, monkeypatch: pytest.MonkeyPatch, listed: str
+) -> None:
+    """Two pods with 3 and 1 of 7 slices of a card whose driver does not tell the activity of both;
+    3 slices belong to no pod.
+    """
+    monkeypatch.setattr(NodeSensors, "processes", lambda _: {"gpu:0": LISTED[listed]})
     node.config["kubernetes"]["gpus"] = {"MIG-big": 0, "MIG-small": 0}
     node.start()
     pods = {}

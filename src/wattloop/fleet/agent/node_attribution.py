@@ -146,7 +146,7 @@ class NodeAttribution:
             runs = [plan.run_id for plan in here]
             if gpu in shared and any(one.slices for one in listed):
                 self._note_use(gpu, [*runs, UNATTRIBUTED], self._use_of_instances(here, listed))
-            elif gpu in shared:
+            elif gpu in shared and not any(gpu in plan.gpu_parts for plan in here):
                 self._note_use(gpu, runs, self._use_of_jobs(here, listed))
         running = {UNATTRIBUTED, *(plan.run_id for plan in plans)}
         self._use = {k: use for k, use in self._use.items() if k[0] in running and k[1] in shared}
