@@ -1,6 +1,6 @@
 """Slow fits, stored on disk under a hash of their code and data.
 
-`microbenchmark_constants`  of `kernels`, from the suite alone, without any network
+`microbenchmark_constants`  of `kernels`, from microbenchmarks alone, without any network
 `KeptAdept`                 the thesis's model, whose search takes seconds per fit
 """
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Self
 
-from predict_points import code_hash, suite_files, trace_folder
+from predict_points import code_hash, kernel_files, trace_folder
 from wattloop.predict.models.adept import Adept
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.model import MeasuredStep
@@ -19,11 +19,11 @@ __all__ = ["KeptAdept", "microbenchmark_constants"]
 
 
 def microbenchmark_constants() -> KernelConstants | None:
-    """Fitted to kernels, host calls and power runs of the suite; None without the suite.
+    """Fitted to kernels, host calls and power runs; None without files of them.
 
-    A fit takes a minute or two the first time.
+    A fit takes some minutes the first time.
     """
-    files = suite_files()
+    files = kernel_files()
     if not files:
         return None
     from wattloop.predict.calibrate.fit import fit_files

@@ -3,7 +3,7 @@
     python benchmarks/predict_constants.py            what the fit says of left-out networks
     python benchmarks/predict_constants.py --ship     and write it into the package
 
-Kernels from the suite's microbenchmarks; factors, host and joules from the steps of the twelve
+Kernels from microbenchmarks; factors, host and joules from the steps of the twelve
 networks and of the suite's own, each collection at the speed of its host; intervals from leaving
 out each network in turn.
 """

@@ -1,6 +1,5 @@
 """Fits of the benchmarks: data-sheet rules over several GPUs, host speeds, one model left out."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -131,14 +130,12 @@ def at_host_speed(model: KernelModel, points: Sequence[MeasuredStep]) -> list[Me
     The speed at which the model fits most of them: hosts differ by a third, and only steps that
     wait for the host show it.
     """
-
-    def moved(speed: float) -> list[MeasuredStep]:
-        return [
-            replace(point, placement=replace(point.placement, host_speed=speed)) for point in points
-        ]
-
-    def wrong(speed: float) -> float:
-        steps = [(model.predict(p.workload, p.placement), p) for p in moved(speed)]
-        return sum(abs(math.log(step.step_s / p.step_s)) for step, p in steps)
-
-    return moved(min(HOST_SPEEDS, key=wrong))
+    wrong = np.zeros(len(HOST_SPEEDS))
+    for point in points:
+        places = [replace(point.placement, host_speed=speed) for speed in HOST_SPEEDS]
+        step_s = model.predict_many([point.workload], places).step_s[0]
+        wrong += np.abs(np.log(step_s / point.step_s))
+    speed = HOST_SPEEDS[int(wrong.argmin())]
+    return [
+        replace(point, placement=replace(point.placement, host_speed=speed)) for point in points
+    ]

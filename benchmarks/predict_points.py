@@ -24,6 +24,7 @@ from wattloop.predict.workload.workload import Workload
 __all__ = [
     "Measured",
     "code_hash",
+    "kernel_files",
     "measured_points",
     "own_points",
     "same_sittings",
@@ -96,6 +97,11 @@ def suite_files() -> list[Path]:
     steps.
     """
     return sorted(OWN_DATA.glob("suite_*.jsonl.gz"))
+
+
+def kernel_files() -> list[Path]:
+    """The suite's files, and further kernels that `collect_steps.py` measured."""
+    return [*suite_files(), *sorted(OWN_DATA.glob("kernels_*.jsonl.gz"))]
 
 
 def measured_points(path: Path, only: Sequence[str] | None = None) -> list[Measured]:

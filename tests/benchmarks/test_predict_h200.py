@@ -127,8 +127,11 @@ def test_rows_that_make_the_same_calls_show_the_noise_of_the_host() -> None:
 def test_floors_of_the_host_give_rows_with_the_same_calls_one_time() -> None:
     """Promise: the same rows give the best time in hindsight, the others' time and ours."""
     rows = [outcome(10e-3, 12e-3, 12e-3), outcome(12e-3, 12e-3, 12e-3), outcome(1.0, 1.0, 0)]
-    seen, others = floor_bars(rows)
+    seen, worst, others = floor_bars(rows)
     assert seen.value == pytest.approx(100 * (0 + 2 / 12) / 2)
+    # 120/11 ms is as much above 10 ms as it is below 12 ms
+    assert worst.value == pytest.approx(100 / 11)
+    assert worst.baselines["kernels"] == pytest.approx(20)
     assert others.value == pytest.approx(100 * (2 / 10 + 2 / 12) / 2)
     assert seen.baselines["kernels"] == others.baselines["kernels"] == pytest.approx(10)
     assert floor_bars(rows[2:]) == []
