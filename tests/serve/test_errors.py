@@ -120,7 +120,7 @@ def test_a_nul_in_an_address_is_looked_for_as_the_store_keeps_it(client: TestCli
     )
 
 
-def test_a_node_that_nobody_knows_is_not_forgotten_twice(place: Path) -> None:
+def test_an_unknown_node_is_not_forgotten_twice(place: Path) -> None:
     """The second request gets 404."""
     with TestClient(create_app(ServeOptions(store=str(place), token="secret"))) as client:
         client.post("/api/v1/nodes/n1/status", content="{}", headers=TOKEN)

@@ -120,7 +120,7 @@ def test_secrets_are_nowhere_on_disk(fleet: Fleet) -> None:
     assert not any(secret in text for secret in fleet.secrets.values())
 
 
-def test_nobody_writes_another_nodes_run(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_node_writes_another_nodes_run(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
     """A node neither begins, continues nor replaces another's run, nor uses its name."""
     n1 = fleet.journal(host="n1")
     whole_b = len(n1)

@@ -253,7 +253,7 @@ def test_a_lease_is_not_given_to_a_child_of_one_that_ended_before_it_was_heard(
         os.close(writer)
 
 
-def test_what_somebody_else_has_set_since_is_left_alone(daemon: DaemonRig) -> None:
+def test_a_later_change_by_another_program_is_kept(daemon: DaemonRig) -> None:
     """An administrator's change takes precedence over a lease that ends."""
     with daemon.connect() as client:
         client.set(LIMIT, 400.0)

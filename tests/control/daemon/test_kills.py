@@ -89,7 +89,7 @@ def test_what_a_killed_daemon_had_set_is_restored(rig: DaemonRig) -> None:
     assert at_default(rig)
 
 
-def test_the_next_daemon_restores_what_nobody_watched(rig: DaemonRig) -> None:
+def test_the_next_daemon_restores_unwatched_levers(rig: DaemonRig) -> None:
     """Daemon and watcher are killed together, as when a machine runs out of memory."""
     rig.write_rules("default_cap: -10%\n" + RULES)
     daemon = rig.start()

@@ -75,7 +75,7 @@ def test_a_name_that_fits_several_gpus_is_said(tmp_path: Path) -> None:
     assert "taken as a100-sxm-80" in cluster.sources["a100.gpu"]
 
 
-def test_a_gpu_of_the_users_own_lies_beside_the_file(tmp_path: Path) -> None:
+def test_a_users_gpu_file_is_found_next_to_the_cluster_file(tmp_path: Path) -> None:
     """It is found from any working directory."""
     (tmp_path / "h100-nvl.yaml").write_text("like: h100-pcie\ntdp_w: 400\ncap_max_w: 400\n")
     text = "groups:\n  - {gpu: h100-nvl.yaml, nodes: 1, gpus_per_node: 4, host_w: 0}\n"
