@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,9 @@ def test_joules_of_an_hour_agree_with_the_store(tmp_path: Path) -> None:
         for project, joules in stored_j.items()
     ]
     promtool_agrees(tmp_path / "stored.yml", scraped, checks)
+    check = ["promtool", "check", "metrics"]
+    done = subprocess.run(check, input=scraped[-1], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_run_that_is_not_believed_is_in_no_total(tmp_path: Path) -> None:

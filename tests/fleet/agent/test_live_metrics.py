@@ -163,6 +163,7 @@ def test_a_job_is_shown_for_two_minutes_after_its_end(node):
     metrics = followed(node)
     node.event("start", "7", gpus="0", name="train")
     node.pass_time(30)
+    metrics.render(False)
     node.event("end", "7")
     node.pass_time(20)
     stored = {name: d["energy_j"] for name, d in domains_of(node.end_of("7")).items()}
@@ -295,6 +296,33 @@ def test_steps_and_phases_of_a_job(node, uid):
     assert values(text, "wattloop_job_seconds_since_step", **mine) == []
     node.pass_time(ENDED_S)
     assert values(metrics.render(False), "wattloop_job_steps_total") == []
+
+
+def test_counters_of_a_job_continue_with_a_restarted_agent(node, uid):
+    """Promise: a restart adds no joule and no step again: zero would be a reset to Prometheus."""
+    program, seen = None, []
+    for _ in range(2):
+        programs = JobPrograms(node.host.procfs, "n1")
+        metrics = followed(node, programs)
+        if program is None:
+            node.event("start", "7", gpus="0", uid=uid)
+            node.pass_time(20)
+            program = Program(node, 50, SLURM_JOB_ID="7")
+        node.pass_time(2)
+        program.phases["training"] = (node.clock.now_s() - 1_000.0, 100.0)
+        program.tell(node.clock.now_s(), 100)
+        programs.look()
+        for _ in range(3):
+            node.pass_time(2)
+            text = metrics.render(False)
+            (joules,) = values(text, "wattloop_job_energy_joules_total", domain="gpu:0", job_id="7")
+            (steps,) = values(text, "wattloop_job_steps_total")
+            seen.append((joules, steps))
+        node.kill()
+        node.pass_time(5)
+    assert seen[0] == (0.0, 0.0), "neither the job nor its steps were scraped before"
+    assert seen[1:] == sorted(seen[1:])
+    assert seen[1][1] == seen[-1][1] == 100.0
 
 
 def test_programs_of_a_job_are_added_up(node, uid):
@@ -523,10 +551,15 @@ def test_openmetrics_names_the_run_of_a_job(node):
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Prometheus) is missing")
-def test_promtool_accepts_it(node):
-    metrics = followed(node)
-    node.event("start", "7", gpus="0", name="train")
+def test_promtool_accepts_it(node, uid):
+    programs = JobPrograms(node.host.procfs, "n1")
+    metrics = followed(node, programs)
+    node.event("start", "7", gpus="0", name="train", uid=uid)
     node.pass_time(10)
+    Program(node, 40, SLURM_JOB_ID="7").tell(node.clock.now_s(), 5, samples=1.0, tokens=2.0)
+    programs.look()
+    node.pass_time(1)
+    assert "wattloop_job_phase_energy_joules_total" in metrics.render(False)
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=metrics.render(False), capture_output=True,
         text=True, check=False,

@@ -31,6 +31,8 @@ MOST_JOBS = 256
 """Jobs that begin beyond it are added up as `job_id="other"`: the number of series is bounded."""
 MOST_USERS = 256
 """Users and projects; those beyond it are added up as `user="other"`."""
+YOUNG_S = 5.0
+"""A job that has run for longer when the agent starts may have been scraped before."""
 ENDED_S = 120.0
 """Time for which the joules of a job stay after its end, so that they are scraped."""
 POD_LABELS = ("namespace", "pod", "container", "owner_kind", "owner")
@@ -83,6 +85,8 @@ class AgentMetrics:
         self._listed: set[_Series | str] = set()
         self._shown: list[str] = []
         """Runs with series of their own, and those with steps, as `RUN/steps`."""
+        self._resumed: set[str] = set()
+        """Runs that began before this agent: their counters continue."""
         self._ended: dict[str, _EndedJob] = {}
         self._cpu_s = self._began_s = 0.0
 
@@ -220,9 +224,10 @@ class AgentMetrics:
         values: dict[tuple[str, str], tuple[float, float]] = {}
         runs = agent.open_runs.all()
         resumed = self._alone is None
-        self._began_s = now_s if resumed else self._began_s
-        if resumed:  # counters of jobs continue
-            self._scraped = self._listed = {run.plan.run_id for run in runs}
+        if resumed:
+            self._began_s = now_s
+            old = (run.plan for run in runs if run.plan.started_s < now_s - YOUNG_S)
+            self._resumed = {plan.run_id for plan in old}
         self._alone = alone = self._place(runs)
         if self._programs is not None:
             self._programs.follow({run.plan.run_id: run.plan for run in runs if run.plan.job})
@@ -258,10 +263,10 @@ class AgentMetrics:
         self._known_j = {k: v for k, v in self._known_j.items() if k[0] in open_ids}
         self._before = {**{k: v for k, v in self._before.items() if k in values}, **moved}
         self._shares = {key: share for key, share in self._shares.items() if key in values}
-        stepping = [f"{row.run_id}/steps" for row in rows]
-        self._shown = [*alone, *self._ended, *stepping]
+        self._shown = [*alone, *self._ended, *(f"{row.run_id}/steps" for row in rows)]
         with self._lock:
             fresh = {name for name in self._shown if name not in self._scraped}
+        fresh = {name for name in fresh if name.partition("/")[0] not in self._resumed}
         yield MetricFamily(
             "wattloop_job_energy_joules_total",
             "Energy of a job on this node since it began; add up only in_total.",
