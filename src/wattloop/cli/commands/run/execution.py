@@ -53,7 +53,7 @@ NOT_MEASURED = "wattloop: nothing was measured"
 def print_summary(
     done: CommandRun, totals: "StepTotals | None" = None, serving: "ServingTotals | None" = None
 ) -> None:
-    """Print one line for logs, lines for steps, phases and a server; a table on a terminal."""
+    """Print a line, those of steps, phases and a server; on a terminal a table of many domains."""
     run = done.run
     if run is None:
         say(NOT_MEASURED)
@@ -78,7 +78,6 @@ def print_summary(
     room = terminal_room(sys.stderr)
     if room is not None:
         rows = domain_rows(run.result) if run.reported else []
-        # a single domain is in the first line
         table = table_text(DOMAIN_HEADERS, rows, room - 2) if len(rows) > 1 else ""
         for line in (*table.splitlines(), *remarks(run.missing, run.result.warnings)):
             say(f"  {line}")
