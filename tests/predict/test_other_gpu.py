@@ -76,10 +76,14 @@ def test_runs_that_do_not_say_enough_are_refused_with_a_remedy(record: RunRecord
     assert record.result is not None
     cpus = tuple(d for d in record.result.domains if d.scope is Scope.CPU)
     others = tuple(d._replace(device="Matrox G200") for d in record.result.domains)
+    script = ["python", "train.py", "--size", "8"]
+    remedy = "--script train.py --gpu h100-sxm -- --size 8$"
     for domains, reason in ((cpus, "no GPU was read"), (others, "no GPU called")):
-        broken = replace(record, result=record.result._replace(domains=domains))
+        broken = replace(record, result=record.result._replace(domains=domains), command=["./a"])
         with pytest.raises(ConfigError, match=f"{reason}.*wattloop predict --model"):
             measured_job(broken, Settings(), "h100-sxm")
+        with pytest.raises(ConfigError, match=f"{reason}.*wattloop predict {remedy}"):
+            measured_job(replace(broken, command=script), Settings(), "h100-sxm")
     live = replace(record, status=RunStatus.RUNNING, result=None)
     with pytest.raises(ConfigError, match="has not ended"):
         measured_job(live, Settings(), "h100-sxm")

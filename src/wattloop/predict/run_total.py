@@ -4,6 +4,7 @@ Errors of a prediction are the same in every step, so intervals grow as the run 
 """
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -242,6 +243,16 @@ WITHOUT_MODEL = (
 )
 
 
+def _other_way(record: "RunRecord", gpu: str) -> str:
+    """Return the command that predicts the program of a run, where that is a Python file."""
+    words = list(record.command or ())
+    at = next((n for n, word in enumerate(words) if word.endswith(".py")), None)
+    if at is None:
+        return WITHOUT_MODEL.format(gpu)
+    given = shlex.join(["--script", words[at], "--gpu", gpu, "--", *words[at + 1 :]])
+    return f"predict from its program instead: wattloop predict {given.removesuffix(' --')}"
+
+
 @dataclass(frozen=True, slots=True)
 class SourceJob:
     """What is known of a measured run that is asked for on another GPU.
@@ -343,7 +354,7 @@ def measured_job(record: "RunRecord", settings: Settings, wanted: str) -> Source
         ConfigError: it is not over, or its GPU was not read or is not known; with the remedy.
     """
     called = f"run {record.run_id}"
-    result, remedy = record.result, WITHOUT_MODEL.format(wanted)
+    result, remedy = record.result, _other_way(record, wanted)
     if result is None or not record.duration_s:
         raise ConfigError(f"{called}: it has not ended, so its time and energy are not known yet")
     gpus = [part for part in result.counted if part.scope is Scope.GPU and part.energy_j]
