@@ -3,12 +3,18 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from wattloop.schedule.actions import Action, Preempt, Wake
 from wattloop.schedule.policies.packing import PackingPolicy
 from wattloop.schedule.policies.pollux import Pollux
 from wattloop.schedule.policies.power_budget import Headroom, pack
 from wattloop.schedule.policies.zeus import Zeus
+from wattloop.schedule.queue import Columns, Floats
 from wattloop.schedule.view import ClusterView, RunningJob
+
+REFERENCE_LOOKS = 8
+"""Jobs that a reference looks at in a round: more cost as much time as the policy itself."""
 
 
 class Charon(Zeus):
@@ -37,10 +43,17 @@ class BudgetedPollux(Pollux):
     """Pollux that keeps a power budget as Charon does; without a budget it is Pollux.
 
     It is the schedule with which Helios compares its own, so that what the budget costs in time is
-    in both.
+    in both. Under a budget only the first `REFERENCE_LOOKS` jobs of a round may start.
     """
 
     needs_free_gpus = False
+
+    def rank(self, view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
+        scores = super().rank(view, waiting, cost)
+        if len(scores) <= REFERENCE_LOOKS or math.isinf(min(view.budget_w.values)):
+            return scores
+        last = np.partition(scores, REFERENCE_LOOKS)[REFERENCE_LOOKS]
+        return np.where(scores <= last, scores, np.inf)
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         if math.isinf(min(view.budget_w.values)):
