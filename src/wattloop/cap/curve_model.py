@@ -185,14 +185,12 @@ def fit_curves(
     return _posterior(prior, np.log(caps_w), merged, seed)
 
 
-def fit_clock_curves(
-    clocks: Array, readings: Sequence[CapReading], seed: int = 0
-) -> CurveSurrogate:
+def fit_clock_curves(clocks: Array, readings: Sequence[CapReading]) -> CurveSurrogate:
     """Return the belief over SM clocks, relative to the highest; the last is the reference.
 
     Times and powers are logarithms of those at the reference.
     """
-    return _posterior(_clock_prior(tuple(clocks)), np.log(clocks), _merged(readings), seed)
+    return _posterior(_clock_prior(tuple(clocks)), np.log(clocks), _merged(readings), seed=0)
 
 
 def _posterior(

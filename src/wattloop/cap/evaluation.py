@@ -224,8 +224,8 @@ def true_values(curve: MeasuredCurve, metric: str, k: float) -> list[float]:
     return [1 + value / 200 for value in values] if metric == "gain_minus_loss" else values
 
 
-def share_within(regrets: Sequence[float], close: float = CLOSE) -> float | None:
-    return sum(regret <= close for regret in regrets) / len(regrets) if regrets else None
+def share_within(regrets: Sequence[float]) -> float | None:
+    return sum(regret <= CLOSE for regret in regrets) / len(regrets) if regrets else None
 
 
 def _read(

@@ -8,12 +8,10 @@ from typing import Any
 from wattloop.accounting.energy_delay import dcie
 from wattloop.accounting.summary import LEAST_EQUIVALENT
 from wattloop.advise.advice import Advice
-from wattloop.advise.advisor import advice_on
 from wattloop.cap.saver.proof import format_percent
 from wattloop.cap.saver.totals import format_interval, format_saved, run_saving
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
-from wattloop.core.settings import Settings
 from wattloop.core.table import Table
 from wattloop.core.units import (
     format_duration,
@@ -54,11 +52,6 @@ from wattloop.store.runs import RunRecord
 LABEL_TONES = {"high": "good", "medium": "info", "low": "warning"}
 INSIGHT_TONES = {"good": "good", "info": "info", "warning": "warning"}
 WINDOWS_SHOWN = 30
-
-
-def advice_notes(store: Store, record: RunRecord, settings: Settings | None = None) -> list[Note]:
-    """Return the advice on a run; empty without any."""
-    return notes_of(advice_on(store, record, settings))
 
 
 def notes_of(found: Iterable[Advice]) -> list[Note]:

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 from wattloop.accounting.restatement import restated
+from wattloop.advise.advisor import advice_on
 from wattloop.core.errors import ConfigError, ExperimentNotFound, RunNotFound
 from wattloop.core.settings import Settings
 from wattloop.report.campaign import report_of_campaign
 from wattloop.report.document import Document
-from wattloop.report.run import advice_notes, report_of_run
+from wattloop.report.run import notes_of, report_of_run
 from wattloop.report.search import report_of_search
 from wattloop.report.study import report_of_study
 from wattloop.report.sweep import report_of_cap, report_of_sweep
@@ -71,4 +72,4 @@ def _experiment(store: Store, reference: str) -> Experiment:
 
 def _of_run(store: Store, run: RunRecord, settings: Settings | None) -> Document:
     run = run if settings is None else restated(run, settings)
-    return report_of_run(store, run, advice_notes(store, run))
+    return report_of_run(store, run, notes_of(advice_on(store, run)))

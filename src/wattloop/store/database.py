@@ -40,15 +40,6 @@ def refused_path(path: Path) -> None:
         )
 
 
-def needs_driver(module: str, where: str) -> None:
-    """Raise `StoreError` when the PostgreSQL driver is not installed."""
-    if find_spec(module) is None:
-        raise StoreError(
-            f"{where}: PostgreSQL needs the driver {module}; install it with: "
-            "pip install 'wattloop[postgres]'"
-        )
-
-
 def translated(error: SQLAlchemyError, where: str) -> StoreError:
     if isinstance(error, DBAPIError):
         if isinstance(error.orig, sqlite3.Error):
@@ -267,7 +258,11 @@ def _with_own_transactions(engine: Engine) -> Engine:
 
 
 def _postgresql(place: StoreLocation, timeout_s: float) -> Engine:
-    needs_driver("psycopg", place.label)
+    if find_spec("psycopg") is None:
+        raise StoreError(
+            f"{place.label}: PostgreSQL needs the driver psycopg; install it with: "
+            "pip install 'wattloop[postgres]'"
+        )
     milliseconds = max(1, round(timeout_s * 1_000))
     return create_engine(
         place.server_url(),

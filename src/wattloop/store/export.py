@@ -278,10 +278,6 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _accounted(key: str) -> Callable[[RunRecord], float | None]:
-    return lambda record: _number((record.accounting or {}).get(key))
-
-
 def _cost(record: RunRecord) -> dict[str, Any]:
     cost = (record.accounting or {}).get("cost")
     return cost if isinstance(cost, dict) else {}
@@ -318,7 +314,7 @@ _RUN_COLUMNS: list[tuple[str, type, Callable[[RunRecord], Any]]] = [
     ("gpu_energy_j", float, _scope(Scope.GPU)),
     ("dram_energy_j", float, _scope(Scope.DRAM)),
     ("node_energy_j", float, _scope(Scope.NODE)),
-    ("carbon_g", float, _accounted("carbon_g")),
+    ("carbon_g", float, lambda r: _number((r.accounting or {}).get("carbon_g"))),
     ("cost", float, lambda r: _number(_cost(r).get("amount"))),
     ("currency", str, lambda r: _cost(r).get("currency")),
     ("exit_code", int, lambda r: r.exit_code),

@@ -42,10 +42,5 @@ def read_job_gpus(path: Path) -> list[JobGpus]:
         raise ConfigError(f"{path}: not a list of jobs and GPUs: {error}") from None
 
 
-def gpus_of(jobs: Iterable[JobGpus], uid: int, job: str = "") -> set[int]:
-    return {
-        gpu
-        for owned in jobs
-        if owned.uid == uid and (not job or owned.job == job)
-        for gpu in owned.gpus
-    }
+def gpus_of(jobs: Iterable[JobGpus], uid: int) -> set[int]:
+    return {gpu for owned in jobs if owned.uid == uid for gpu in owned.gpus}

@@ -225,8 +225,8 @@ def goal_figures(rows: Sequence[Row], said: str) -> dict[str, Spec]:
     return charts
 
 
-def load_figure(rows: Sequence[Row], said: str, *, rate: str = "rate_per_s") -> Spec:
-    """Draw mean completion time against the arrival rate (5.9).
+def load_figure(rows: Sequence[Row], said: str) -> Spec:
+    """Draw mean completion time against the arrival rate, `rate_per_s` (5.9).
 
     Twice: of the jobs that ended, as in the thesis, and of all, those that are left counted up to
     the end. Under overload a policy that leaves long jobs aside looks good in the first only.
@@ -236,7 +236,7 @@ def load_figure(rows: Sequence[Row], said: str, *, rate: str = "rate_per_s") -> 
         "age_mean_s": "all jobs, unfinished ones up to the end",
     }
     charts = [
-        _load_panel(_means(rows, (name,), rate), name, title)
+        _load_panel(_means(rows, (name,), "rate_per_s"), name, title)
         for name, title in panels.items()
         if any(row.get(name) is not None for row in rows)
     ]

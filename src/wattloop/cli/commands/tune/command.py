@@ -339,7 +339,7 @@ def best_command(which: Which = "last", *, given: StoreOptions) -> None:
 
     with stored(KIND, which, given) as (place, experiment):
         _, summary = read_search(place, experiment)
-        given.present(lambda: view.best_dict(summary), lambda: view.print_best(summary, experiment))
+        given.present(lambda: view.best_dict(summary), lambda: view.print_best(summary))
 
 
 @app.command("export", example="wattloop tune export last -o trials.csv")

@@ -125,10 +125,10 @@ def print_found(
     print_table(table)
     for note in table.notes:
         say(f"wattloop: {note}")
-    print_best(summary, experiment)
+    print_best(summary)
 
 
-def print_best(summary: SearchSummary, experiment: Experiment) -> None:
+def print_best(summary: SearchSummary) -> None:
     lines = []
     if summary.best is None:
         none = "none" if summary.status in OVER else "none yet"
