@@ -1,5 +1,7 @@
 """Promise: in a driver, too, a policy sees how late its jobs are against its references."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.schedule.slurm.slurm_world import NOW_S, job, seen, site, view
@@ -62,8 +64,12 @@ def test_what_ran_before_the_driver_is_not_run_again_by_the_reference() -> None:
     rounds = Rounds()
     old = [runs("1", -2700, "n1", 4), runs("2", -2700, "n2", 4)]
     rounds.at(0, *old, waits("3", gpus=4, gpus_per_node=4))
-    found = rounds.at(1200, *old, waits("3", gpus=4, gpus_per_node=4))
-    assert found.references[0] == JobAges(1, pytest.approx(900 + 900 + 1200))
+    next_one = waits("3", gpus=4, gpus_per_node=4)
+    assert rounds.at(840, *old, next_one).references[0] == JobAges(3, 3 * 840)
+    found = rounds.at(900, next_one)
+    assert found.references[0].age_s == pytest.approx(840 + 840 + 900)
+    found = rounds.at(1200, next_one)
+    assert found.references[0] == JobAges(1, pytest.approx(840 + 840 + 1200))
 
 
 def test_the_reference_has_the_same_budget() -> None:
@@ -81,7 +87,8 @@ def test_a_preempted_job_begins_again() -> None:
     rounds = Rounds()
     rounds.at(0, waits("1"))
     rounds.at(60, runs("1", 0))
-    rounds.at(120, waits("1"))
+    rounds.at(90, replace(runs("1", 0), state="COMPLETING"))
+    assert rounds.at(120, waits("1")).own == JobAges(1, 120)
     rounds.at(180, runs("1", 120))
     assert rounds.at(240).references[0].age_s == pytest.approx(60, abs=2)
 

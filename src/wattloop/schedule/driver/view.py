@@ -168,9 +168,8 @@ class _RecordedJob:
 
     Attributes:
         arrival_s, ended_s: seconds since 1970; it ended when the queue did not list it any more.
-        work: estimated work.
-        done: share of that work that its run so far amounts to, by estimates; the true work of a
-            job that has ended.
+        work: estimated work, without what it had done before the driver began.
+        done: work of its run so far, by estimates; the true work of a job that has ended.
     """
 
     kind: JobKind
@@ -225,22 +224,22 @@ class DelayRecord:
         view, jobs = live.view, self._jobs
         for number, job in enumerate(live.jobs):
             work, running = float(view.jobs.work[number]), view.running.get(number)
-            is_new, ran_share = job.key not in jobs, 0.0
+            done = before = 0.0
             if running is not None and number not in live.coming:
                 time_s = float(view.queue.estimates_for(number, work).time_s[running.option])
-                ran_s = now_s - max(running.started_s, self._last_s)
-                ran_share = max(ran_s, 0.0) / max(time_s, 1e-9)
-                if is_new:  # the reference begins where the job was when the driver began
-                    had_s = max(self._since_s - running.started_s, 0.0)
-                    work *= max(1 - had_s / max(time_s, 1e-9), 0.01)
-            if is_new:
+                rate = work / max(time_s, 1e-9)
+                done = rate * max(now_s - max(running.started_s, self._last_s), 0.0)
+                before = rate * max(self._since_s - running.started_s, 0.0)
+            if job.key not in jobs:
                 kind = view.jobs.kinds[view.jobs.kind[number]]
                 if why_never(kind, view.queue.options(number), view.cluster):
                     continue
                 arrival_s = min(max(job.submit_s, self._since_s), now_s)
-                jobs[job.key] = _RecordedJob(kind, job.user, arrival_s, work)
+                left = max(work - before, 0.01 * work)
+                jobs[job.key] = _RecordedJob(kind, job.user, arrival_s, left)
             each = jobs[job.key]
-            each.done = each.done + ran_share if running is not None else 0.0
+            each.ended_s = math.inf  # a job that was stopped may have been listed as completing
+            each.done = each.done + done if running is not None else 0.0
         for key, each in list(jobs.items()):
             listed = snapshot.by_key.get(key)
             if each.ended_s <= now_s or (listed is not None and listed.state != "COMPLETING"):
@@ -268,14 +267,14 @@ class DelayRecord:
         jobs = sorted(self._jobs.values(), key=lambda job: job.arrival_s)
         kinds = {kind: number for number, kind in enumerate({job.kind: None for job in jobs})}
         users = {name: number for number, name in enumerate({job.user: None for job in jobs})}
-        shares = [job.done if job.ended_s <= now_s else max(job.done, 1.0) for job in jobs]
+        work = [job.done if job.ended_s <= now_s else max(job.done, job.work) for job in jobs]
         table = JobTable(
             kinds=tuple(kinds),
             users=tuple(users),
             arrival_s=np.array([job.arrival_s - self._since_s for job in jobs], dtype=np.float64),
             kind=np.array([kinds[job.kind] for job in jobs], dtype=np.int64),
             user=np.array([users[job.user] for job in jobs], dtype=np.int64),
-            work=np.array([job.work for job in jobs], dtype=np.float64) * shares,
+            work=np.array(work, dtype=np.float64),
             deadline_s=np.full(len(jobs), np.inf),
             priority=np.zeros(len(jobs), dtype=np.int64),
         )
