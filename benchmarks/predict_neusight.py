@@ -70,8 +70,8 @@ than that explains, and not by the same factor: BERT with 16 samples takes 2.34 
 with 8. Such cards have no fan of their own; heat is not in the model. A lower voltage for a card
 that runs below the highest clock of its die was tried, with that of the fastest card of the same
 process (1480 MHz; all errors together 8.6% instead of 8.2%) and of the same die (1733 MHz, 11.6%):
-the T4, which the P4's energies are then inferred from, becomes slower, and the P4 does not.
-`p4_in_hindsight` is what a model without heat could reach at best.
+the fitted energies then fall, the P4 stays 33% off, and the T4 gets worse. `p4_in_hindsight` is the
+least that a model without heat could reach.
 """
 
 
