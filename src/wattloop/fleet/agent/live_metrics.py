@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +40,8 @@ POD_LABELS = ("namespace", "pod", "container", "owner_kind", "owner")
 OTHER, IDLE = "other", "unallocated"
 Labels = dict[str, str]
 _Series = tuple[tuple[str, str], ...]
+_plain = lru_cache(maxsize=4_096)(plain)
+"""The same names are shown every second."""
 _log = logging.getLogger("wattloop.agent")
 
 
@@ -65,6 +68,7 @@ class AgentMetrics:
     def __init__(self, programs: JobPrograms | None = None) -> None:
         self._lock = threading.Lock()
         self._families: list[MetricFamily] = []
+        self._told: tuple[list[tuple[Labels, str, RunProgress]], float] = ([], 0.0)
         self._programs = programs
         self._progress: dict[str, _JobProgress] = {}
         self._before: dict[tuple[str, str], tuple[float, float]] = {}
@@ -93,7 +97,8 @@ class AgentMetrics:
     def families(self) -> list[MetricFamily]:
         with self._lock:
             self._scraped |= self._listed
-            return self._families
+            families, told = self._families, self._told
+        return [*families, *progress_families("wattloop_job", "the programs of a job", *told)]
 
     def render(self, openmetrics: bool) -> str:
         return render_families(self.families(), openmetrics=openmetrics)
@@ -102,14 +107,16 @@ class AgentMetrics:
         """Take the values of a step. Called in the agent's thread."""
         begun_s = time.thread_time()
         watts = agent.attribution.sensors.power_w()
+        told: list[tuple[Labels, str, RunProgress]] = []
         families = [
             *self._devices(agent, watts),
-            *self._jobs(agent, watts),
+            *self._jobs(agent, watts, told),
             *self._by_user(),
             *self._health(agent, faults, waiting),
         ]
         with self._lock:
             self._families, self._listed = families, {*self._users, *self._shown}
+            self._told = (told, agent.context.clock.now_s())
             self._scraped &= self._listed
         self._cpu_s += time.thread_time() - begun_s
 
@@ -189,8 +196,9 @@ class AgentMetrics:
             if plan.job and counted:
                 self._add_user(labels, of_domain, new_j)
             if alone:
-                energy.append(MetricSample({**labels, **of_domain}, joules, plan.run_id))
-                doubt.append(MetricSample({**labels, **of_domain}, account.doubt_j(domain.name)))
+                own = {**labels, **of_domain}
+                energy.append(MetricSample(own, joules, plan.run_id))
+                doubt.append(MetricSample(own, account.doubt_j(domain.name)))
             else:
                 series = tuple(of_domain.items())
                 self._others[series] = self._others.get(series, 0.0) + new_j
@@ -215,7 +223,13 @@ class AgentMetrics:
             "joules",
         )
 
-    def _jobs(self, agent: Agent, watts: Mapping[str, float]) -> Iterator[MetricFamily]:
+    def _jobs(
+        self,
+        agent: Agent,
+        watts: Mapping[str, float],
+        told: list[tuple[Labels, str, RunProgress]],
+    ) -> Iterator[MetricFamily]:
+        """Return energy and power of jobs; `told` gets what their programs tell."""
         attribution, now_s = agent.attribution, agent.context.clock.now_s()
         energy: list[MetricSample] = []
         power: list[MetricSample] = []
@@ -282,11 +296,10 @@ class AgentMetrics:
             doubt,
             "joules",
         )
-        told = [
+        told += [
             (r.labels, r.provenance, _at_zero(r.told) if f"{r.run_id}/steps" in fresh else r.told)
             for r in rows
         ]
-        yield from progress_families("wattloop_job", "the programs of a job", told, now_s)
 
     def _job_progress(self, agent: Agent, run: OpenRun) -> _ProgressRow | None:
         """Return steps and phases of a job's programs; None where they tell nothing."""
@@ -397,12 +410,12 @@ def _job_labels(agent: Agent, run: OpenRun) -> Labels:
     plan = run.plan
     return {
         "node": agent.context.node,
-        "cluster": agent.context.config.cluster or plain(plan.facts.get("cluster", "")),
+        "cluster": agent.context.config.cluster or _plain(plan.facts.get("cluster", "")),
         "job_id": plan.job or IDLE,
-        "name": plain(plan.facts.get("name", "")),
-        "user": plain(plan.user),
-        "project": plain(plan.facts.get("project", "")),
-        **{n: plain(plan.facts[n]) for n in POD_LABELS if n in plan.facts},
+        "name": _plain(plan.facts.get("name", "")),
+        "user": _plain(plan.user),
+        "project": _plain(plan.facts.get("project", "")),
+        **{n: _plain(plan.facts[n]) for n in POD_LABELS if n in plan.facts},
     }
 
 
