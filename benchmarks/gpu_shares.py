@@ -129,16 +129,18 @@ def main() -> None:
             for method in methods
         ]
         most = {method: 100 * max(worst[method]) for method in methods}
+        limit = None if family == "constant" else 10.0
         bars.append(
             Bar(
                 f"error, {family}",
                 most.pop("wattloop"),
                 "%",
-                None if family == "constant" else 10.0,
+                limit,
                 most,
                 note=f"worst of the {PROCESSES} processes in the worst of {worlds} worlds",
             )
         )
+        bars.append(Bar(f"error of pods, {family}", most["pods"], "%", limit, note="as above"))
         bars.append(
             Bar(f"sum, {family}", max(gap for _, _, gap in found), "J", 0.0, note="parts - card")
         )
