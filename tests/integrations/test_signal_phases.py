@@ -73,6 +73,12 @@ def test_a_pause_before_other_work_belongs_to_it() -> None:
     assert parts["other work"] == [pytest.approx((10.0, 11.8), abs=0.25)]
 
 
+def test_work_of_less_than_two_seconds_tells_nothing() -> None:
+    """Promise: a run of 2 s that trains throughout is not called start-up for two thirds."""
+    assert split_by_signals(readings((TRAINING, 1.2), (PAUSE, 0.4), (TRAINING, 0.6))) == {}
+    assert split_by_signals(readings((TRAINING, 1.2), (PAUSE, 0.4), (TRAINING, 2.4)))
+
+
 def test_a_slow_host_is_not_other_work() -> None:
     """Promise: kernels that are launched late lower utilisation and power, and nothing is found."""
     late = (300.0, 0.5, 0.5 * 0.5 / 0.95)
