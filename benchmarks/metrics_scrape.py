@@ -20,7 +20,8 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.agent import Agent
 from wattloop.fleet.agent.config import AgentConfig, AgentContext
-from wattloop.fleet.agent.live_metrics import LOOK_EVERY_S, AgentMetrics, JobPrograms
+from wattloop.fleet.agent.live_metrics import AgentMetrics
+from wattloop.fleet.agent.program_progress import LOOK_EVERY_S, JobPrograms
 from wattloop.hardware.host import Host
 from wattloop.measure.metrics_endpoint import MetricsEndpoint
 from wattloop.measure.run_journal import PHASES, RunProgress

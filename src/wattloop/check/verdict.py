@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from wattloop.analyze.intervals import is_outlier, t_975
+from wattloop.analyze.repeats import is_outlier, t_975
 from wattloop.check.baselines import Baseline, Machine, NotComparable
 from wattloop.check.figures import FigureKind, FigureSeries
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.analyze.intervals import Estimate
+from wattloop.analyze.repeats import Estimate
 from wattloop.core.table import Table
 from wattloop.report.document import Block, Chart, Document, Note, Paragraph, Section
 from wattloop.report.figures.campaign import budget_figure, goal_figures, trade_off_figure

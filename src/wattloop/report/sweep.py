@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wattloop.accounting.summary import GpuPrice
-from wattloop.analyze.intervals import Estimate
+from wattloop.analyze.repeats import Estimate
 from wattloop.core.table import Table
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.report.document import Block, Chart, Document, Fact, Facts, Note, Paragraph, Section

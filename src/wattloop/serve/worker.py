@@ -49,7 +49,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def call(self, task: str, **arguments: Any) -> Any:
-        """Return the result of a task of `wattloop.serve.tasks`, as plain data.
+        """Return the result of a task of `wattloop.serve.worker_tasks`, as plain data.
 
         Raises:
             ConfigError: the task refuses its arguments, failed, or broke a limit.
@@ -76,7 +76,7 @@ class Worker:
             limits = (str(self._limit_s), str(self._memory_b))
             self._process = subprocess.Popen(
                 # -P: a file json.py in the current folder is not imported
-                [sys.executable, "-P", "-m", "wattloop.serve.tasks", *limits],
+                [sys.executable, "-P", "-m", "wattloop.serve.worker_tasks", *limits],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 # its own group: Ctrl-C in the terminal is for the server, which then ends it

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from wattloop.analyze.intervals import estimate, t_975
+from wattloop.analyze.repeats import estimate, t_975
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_number
 

@@ -8,7 +8,7 @@ from typing import Any
 from wattloop.accounting.energy_delay import Point as Cost
 from wattloop.accounting.energy_delay import gain_minus_loss_pct, objective
 from wattloop.accounting.summary import GpuPrice
-from wattloop.analyze.intervals import Estimate, estimate, is_outlier, t_975
+from wattloop.analyze.repeats import Estimate, estimate, is_outlier, t_975
 from wattloop.store.experiments import Experiment, TrialRecord
 from wattloop.sweep.spec import Repeats
 from wattloop.trials.trial import SCOPES, TrialOutcome

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from wattloop.analyze.intervals import estimate
+from wattloop.analyze.repeats import estimate
 from wattloop.control.lever import Lever
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.errors import ConfigError

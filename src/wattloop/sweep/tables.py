@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.analyze.intervals import Estimate
+from wattloop.analyze.repeats import Estimate
 from wattloop.sweep.result import (
     COMPARED,
     EDP,

@@ -19,7 +19,8 @@ from tests.fleet.agent.scripted_node import PACKAGE, ScriptedNode, counter, doma
 from wattloop.core.records import Scope
 from wattloop.fleet.agent.agent import AgentService
 from wattloop.fleet.agent.config import AgentConfig
-from wattloop.fleet.agent.live_metrics import ENDED_S, MOST_JOBS, AgentMetrics, JobPrograms
+from wattloop.fleet.agent.live_metrics import ENDED_S, MOST_JOBS, AgentMetrics
+from wattloop.fleet.agent.program_progress import JobPrograms
 from wattloop.measure.run_journal import PHASES, RunProgress
 
 LINE = re.compile(r"(\w+)\{(.*)\} (\S+)(?: # .*)?$")

@@ -26,15 +26,15 @@ from wattloop.tune.segment import (
 )
 from wattloop.tune.space import Choice, Space
 from wattloop.tune.strategies.base import Strategy
-from wattloop.tune.strategies.race.race import Race
-from wattloop.tune.strategies.race.ranking import TargetProgress
-from wattloop.tune.strategies.race.runner import Runner
-from wattloop.tune.strategies.race.segments import (
+from wattloop.tune.strategies.race.learning_rates import (
     first_sweep,
     nearest_rate,
     pick_rate,
     widen_sweep,
 )
+from wattloop.tune.strategies.race.race import Race
+from wattloop.tune.strategies.race.ranking import TargetProgress
+from wattloop.tune.strategies.race.runner import Runner
 from wattloop.tune.strategies.race.warm_start import WarmStart
 
 

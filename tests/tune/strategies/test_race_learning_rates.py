@@ -9,9 +9,10 @@ from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_pr
 from wattloop.tune.search_problem import Problem, Quality
 from wattloop.tune.segment import Progress, RateLoss, RateSweep, Status
 from wattloop.tune.space import Choice, Real, Space
+from wattloop.tune.strategies.race.learning_rates import PickedRate, RateAnchor
 from wattloop.tune.strategies.race.race import Race
 from wattloop.tune.strategies.race.runner import Runner
-from wattloop.tune.strategies.race.segments import PickedRate, RateAnchor, Segments
+from wattloop.tune.strategies.race.segments import Segments
 from wattloop.tune.strategies.race.warm_start import WarmStart
 
 LOSSES = [RateLoss(rate=10.0 ** (i / 4 - 3), loss=1.0) for i in range(13)]

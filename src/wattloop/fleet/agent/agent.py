@@ -28,7 +28,7 @@ from wattloop.fleet.agent.job_caps import (
 from wattloop.fleet.agent.job_events import EventQueue, JobEvent, SlurmSource
 from wattloop.fleet.agent.job_facts import JobSource
 from wattloop.fleet.agent.job_shares import Account
-from wattloop.fleet.agent.live_metrics import AgentMetrics, JobPrograms
+from wattloop.fleet.agent.live_metrics import AgentMetrics
 from wattloop.fleet.agent.node_attribution import (
     STATE_FILE,
     STATUS_FILE,
@@ -37,6 +37,7 @@ from wattloop.fleet.agent.node_attribution import (
     save_state,
 )
 from wattloop.fleet.agent.open_runs import OpenRun, number
+from wattloop.fleet.agent.program_progress import JobPrograms
 from wattloop.fleet.delivery.node_status import NodeStatus, write_status
 from wattloop.fleet.delivery.sender import Delivery
 from wattloop.measure.metrics_endpoint import open_metrics

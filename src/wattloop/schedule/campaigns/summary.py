@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattloop.analyze.intervals import Estimate
+from wattloop.analyze.repeats import Estimate
 from wattloop.schedule.campaigns.campaign import Outcomes
 from wattloop.schedule.metrics.metrics import Difference, compare, spread
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.analyze.intervals import Estimate, estimate
+from wattloop.analyze.repeats import Estimate, estimate
 from wattloop.schedule.engine.result import SimulationResult
 
 

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from wattloop.analyze.intervals import estimate, is_outlier, t_975
+from wattloop.analyze.repeats import estimate, is_outlier, t_975
 
 
 def test_quantiles_are_those_of_the_tables() -> None:

@@ -78,8 +78,8 @@ def over_time(
     spec: dict[str, Any], outcome: dict[str, Any], given: str, policy: str, seed: int
 ) -> dict[str, Any]:
     """Simulate one policy on one seed of a stored campaign again."""
-    from wattloop.report.over_time import over_time as simulated_again
-    from wattloop.report.over_time import over_time_blocks
+    from wattloop.report.simulated_power import over_time as simulated_again
+    from wattloop.report.simulated_power import over_time_blocks
     from wattloop.serve.blocks import blocks_html
 
     shown = simulated_again(spec, outcome, given, policy, seed)
