@@ -199,6 +199,8 @@ class Execution:
         of ended jobs that the scheduler still takes for running.
         """
         self.stopped_s = 0.0
+        self.present_since_s = 0.0
+        """Summed arrival times of the jobs that wait or run."""
         self._start_latency_s = settings.start_latency_s
         self._end_latency_s = settings.end_latency_s
         self._has_latency = settings.start_latency_s > 0.0 or settings.end_latency_s > 0.0
@@ -342,6 +344,7 @@ class Execution:
         self._release(now_s, segment)
         self.accounts.finished_s[job] = now_s - self._end_latency_s
         self.accounts.ended_age_s += now_s - self._arrival_s[job]
+        self.present_since_s -= self._arrival_s[job]
         self.log.pending.append((now_s, FINISH, job, 0))
 
     def stop(self, now_s: float, segment: JobSegment, what: EventKind) -> None:
@@ -405,9 +408,9 @@ class Execution:
 
     def ages(self, now_s: float) -> JobAges:
         """Return the ages of all jobs that have arrived."""
-        present = [*self.running, *self.queue.waiting]
-        age_s = len(present) * now_s - sum(map(self._arrival_s.__getitem__, present))
-        return JobAges(len(present), self.accounts.ended_age_s + age_s)
+        present = len(self.running) + len(self.queue.waiting)
+        age_s = present * now_s - self.present_since_s
+        return JobAges(present, self.accounts.ended_age_s + age_s)
 
     def loss(self, running: RunningJob) -> PreemptionLoss:
         """Return the loss of stopping a running job now."""

@@ -30,7 +30,7 @@ from wattloop.schedule.policies.power_budget import Headroom
 from wattloop.schedule.step_function import StepFunction
 from wattloop.schedule.view import ClusterView, RealisedDelay
 
-MAGIC = b"wattloop simulation 6\n"
+MAGIC = b"wattloop simulation 7\n"
 DIGEST_BYTES = hashlib.sha256().digest_size
 # Order of events at the same time: ends of jobs first (0), so that their GPUs are free for the
 # others; then changes of nodes and rates, arrivals, and last the policy.
@@ -280,6 +280,7 @@ class Simulation:
             self.never[job] = why
         else:
             self.world.queue.add(job, self._work[job])
+            self.world.present_since_s += self._arrival_s[job]
 
     def _handle(self, now_s: float, what: int, about: int, version: int) -> bool:
         """Handle an event other than the end of a job; return True if the policy must be asked."""
