@@ -141,8 +141,8 @@ TEXT = """
 Of 29 networks that nothing else here has, by constants of all the others. Their host alternated
 between two states within seconds: a loop of Python took 340 or 700 us, and the dispatch time of a
 step 0.8 to 2.3 times what one speed of the host explains. The same steps were measured again 40
-minutes later, on another such machine. Where the GPU waits, that measurement is no better a
-prediction of the first than the constants are: no predictor that is told one speed can do better
+minutes later, on another such machine. Where the GPU waits, that measurement predicts the
+first no better than the constants do: no predictor that is told one speed can do better
 on such hosts. No constants are fitted to these rows. When they were first predicted, before a
 fault was mended that they had shown, time was 21.5 / 12.2% off, power 10.6 / 8.3% and energy
 14.8 / 9.3%: recurrent layers under autocast run in fp16, in one kernel for all time steps where

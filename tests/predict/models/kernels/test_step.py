@@ -7,7 +7,7 @@ import pytest
 
 from tests.predict.models.kernels.made import H200, step_of, transformer_step
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.prediction import Placement, Regime
+from wattloop.predict.prediction import AT_REST, Placement, Regime
 from wattloop.predict.workload import Workload, costs
 
 MODEL = KernelModel()
@@ -71,6 +71,7 @@ def test_a_gpu_that_waits_draws_less_than_its_work_adds_up_to() -> None:
     rest_w = sum(constants.values[f"power.{name}_w"] for name in ("idle", "static"))
     work_w = (before.power_w - rest_w) * np.exp(-0.2 * share)
     assert after.power_w == pytest.approx(rest_w + work_w, rel=1e-6)
+    assert after.terms_j[AT_REST] == pytest.approx(rest_w * after.step_s, rel=1e-6)
     busy = rested.predict(large, HERE).power_w
     assert busy == pytest.approx(MODEL.predict(large, HERE).power_w, rel=1e-3)
 

@@ -1,7 +1,7 @@
 """Time and power of steps: host and GPU time of a workload, for many placements at once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -368,10 +368,15 @@ def step_results(steps: StepBatch, values: Values) -> StepResults:
         voltage=voltage_of(values),
     )
     gpu_s = steps.compute_s / settled.clock + steps.memory_s
-    waits = waiting_share(gpu_s, settled.step_s - steps.communication_s)
-    saved = 1 - np.exp(-values["power.waiting"] * waits)
-    power_w = settled.power_w - saved * (settled.power_w - profile.static_w)
-    return StepResults(settled.step_s, power_w, gpu_s, settled.clock)
+    found = StepResults(settled.step_s, settled.power_w, gpu_s, settled.clock)
+    work_w = settled.power_w - profile.static_w
+    return replace(found, power_w=profile.static_w + work_w * work_cost(steps, found, values))
+
+
+def work_cost(steps: StepBatch, results: StepResults, values: Values) -> Floats:
+    """Return what work costs in each step, relative to the same in a busy GPU."""
+    waits = waiting_share(results.gpu_s, results.step_s - steps.communication_s)
+    return np.asarray(np.exp(-values["power.waiting"] * waits), dtype=np.float64)
 
 
 def waiting_share(gpu_s: Floats, step_s: Floats) -> Floats:
