@@ -16,7 +16,7 @@ from wattloop.core.settings import STORE
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.schedule.driver.event_log import DriverLog, RoundReport
 from wattloop.schedule.driver.managed_cluster import ClusterOptions, ManagedCluster
-from wattloop.schedule.driver.power import FleetPower, Readings, no_readings
+from wattloop.schedule.driver.power_readings import FleetPower, Readings, no_readings
 from wattloop.schedule.driver.rounds import DecisionTable
 from wattloop.store.database import Store, open_store
 

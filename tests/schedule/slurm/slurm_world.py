@@ -5,7 +5,7 @@ from typing import Any
 from wattloop.schedule.driver.inventory import ReleasedJob, SchedulerJob, SchedulerNode, known_nodes
 from wattloop.schedule.driver.managed_cluster import JobEstimates, ManagedCluster, shared_partitions
 from wattloop.schedule.driver.poller import Snapshot, classify_jobs
-from wattloop.schedule.driver.power import power_now
+from wattloop.schedule.driver.power_readings import power_now
 from wattloop.schedule.driver.view import LiveView, build_view
 from wattloop.schedule.estimates.fleet_file import FleetOracle
 from wattloop.schedule.estimates.job_estimator import JobEstimator

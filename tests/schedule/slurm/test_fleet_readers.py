@@ -16,7 +16,7 @@ from wattloop.fleet.delivery import deliver
 from wattloop.fleet.tokens import Role, add_token
 from wattloop.schedule.driver import power as power_module
 from wattloop.schedule.driver.event_log import DriverLog
-from wattloop.schedule.driver.power import FleetPower, fetch_json
+from wattloop.schedule.driver.power_readings import FleetPower, fetch_json
 from wattloop.schedule.slurm.energy_annotator import energy_from_fleet, energy_from_store
 
 from .slurm_world import site

@@ -9,7 +9,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Preempt, Recap, Start, Wake
 from wattloop.schedule.driver.inventory import ReleasedJob, SchedulerNode, known_nodes
 from wattloop.schedule.driver.planner import Planner, plan_round
-from wattloop.schedule.driver.power import NodePower, power_now, readings_from
+from wattloop.schedule.driver.power_readings import NodePower, power_now, readings_from
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.registry import POLICIES, policy_from
 from wattloop.schedule.slurm.executor import planned_release, release_fields

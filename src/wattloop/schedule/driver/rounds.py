@@ -15,7 +15,7 @@ from wattloop.schedule.driver.inventory import ReleasedJob, SchedulerJob
 from wattloop.schedule.driver.managed_cluster import DriverSettings, ManagedCluster
 from wattloop.schedule.driver.planner import PlannedStart, RoundPlan, plan_round
 from wattloop.schedule.driver.poller import QueueClient, QueuePoller, Rebuild, Snapshot
-from wattloop.schedule.driver.power import Readings, no_readings, power_now
+from wattloop.schedule.driver.power_readings import Readings, no_readings, power_now
 from wattloop.schedule.driver.view import DelayRecord, LiveView, build_view
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.view import RealisedDelay

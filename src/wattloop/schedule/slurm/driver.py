@@ -12,7 +12,7 @@ from wattloop.schedule.driver.inventory import SchedulerJob
 from wattloop.schedule.driver.managed_cluster import DriverSettings, ManagedCluster
 from wattloop.schedule.driver.planner import RoundPlan
 from wattloop.schedule.driver.poller import Rebuild, Snapshot
-from wattloop.schedule.driver.power import Readings, no_readings
+from wattloop.schedule.driver.power_readings import Readings, no_readings
 from wattloop.schedule.driver.rounds import RoundObserver, RoundRunner
 from wattloop.schedule.driver.view import LiveView
 from wattloop.schedule.policies.base import Policy
