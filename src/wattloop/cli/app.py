@@ -6,7 +6,7 @@ import inspect
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
@@ -23,6 +23,9 @@ from wattloop.cli.options import (
     Meters,
     OptionSpec,
     StorePlace,
+    argument,
+    file_option,
+    option,
     settings_of,
 )
 from wattloop.cli.output import check_target, present, set_quiet
@@ -130,9 +133,9 @@ def _show_flags_bare(command: Any, ctx: Any) -> None:
 
 def _without_type(options: list[Any]) -> None:
     """Return a flag without the `<bool>` that newer typers print next to it."""
-    for option in options:
-        if getattr(option, "is_flag", False) and option.metavar is None:
-            option.metavar = ""
+    for flag in options:
+        if getattr(flag, "is_flag", False) and flag.metavar is None:
+            flag.metavar = ""
 
 
 QUESTIONS = {
@@ -286,6 +289,35 @@ class Verb(typer.Typer):
 
     def callback(self, **more: Any) -> Callable[[Any], Any]:
         return _decorator(super().callback(**more))
+
+    def add_plot(self, verb: str, noun: str, first: Sequence[str], what: str) -> None:
+        """Add `plot`, which draws the figures of a subject's report.
+
+        Args:
+            verb: that the command is added to, for the help.
+            noun: of the argument, such as RUN.
+            first: how names of figures begin; the first that exists is drawn by default.
+            what: that figure, for the help.
+        """
+
+        def plot_command(
+            which: Annotated[
+                str, argument(noun, "Identifier, its beginning, name, or 'last'.")
+            ] = "last",
+            *,
+            figure: str | None = option("--figure -f NAME", "Another figure by its name, or all."),
+            output: str | None = file_option(
+                "--output -o FILE", "Write .svg, .png or .html (with every figure)."
+            ),
+            given: StoreOptions,
+        ) -> None:
+            from wattloop.cli.plot import plot
+
+            plot(given, which, noun, figure=figure, output=output, first=first)
+
+        example = f"wattloop {verb} plot\nwattloop {verb} plot last -o figure.svg"
+        said = f"Draw {what} here, or any figure of the report into a file."
+        self.command("plot", example=example, help=said)(plot_command)
 
 
 def _epilog(example: str, text: str) -> str | None:

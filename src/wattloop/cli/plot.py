@@ -11,10 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.app import StoreOptions, Verb
-from wattloop.cli.options import argument, file_option, option
 from wattloop.cli.output import PLAIN_TERMINALS, is_terminal, say, shown_width, terminal_room
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
@@ -22,6 +20,7 @@ from wattloop.core.text import escaped
 from wattloop.core.units import format_number
 
 if TYPE_CHECKING:
+    from wattloop.cli.app import StoreOptions
     from wattloop.report.document import Document
 
 Row = Mapping[str, Any]
@@ -43,45 +42,37 @@ class NotDrawable(Exception):
     """A figure of a kind that a terminal cannot show, such as a heat map."""
 
 
-def add_plot_command(app: "Verb", noun: str, first: Sequence[str], what: str) -> None:
-    """Add `plot`, which draws the figures of a subject's report.
+def plot(
+    given: "StoreOptions",
+    which: str,
+    noun: str,
+    *,
+    figure: str | None,
+    output: str | None,
+    first: Sequence[str],
+) -> None:
+    """Draw figures of a subject's report here, or into a file.
 
     Args:
-        app: gets the command.
-        noun: of the argument, such as RUN.
-        first: how names of figures begin; the first that exists is drawn by default.
-        what: that figure, for the help.
+        given: the store, and where JSON goes.
+        which: identifier, its beginning, name, or "last".
+        noun: of the subject, such as RUN.
+        figure: its name, or "all"; None for the first that exists of `first`.
+        output: the file.
+        first: how names of figures begin.
     """
+    charts, title = _charts(given, which, noun)
+    chosen = _chosen(charts, figure, first)
+    if output is not None:
+        from wattloop.report.figures.render import save_one
 
-    def plot_command(
-        which: Annotated[
-            str, argument(noun, "Identifier, its beginning, name, or 'last'.")
-        ] = "last",
-        *,
-        figure: str | None = option("--figure -f NAME", "Another figure by its name, or all."),
-        output: str | None = file_option(
-            "--output -o FILE", "Write .svg, .png or .html (with every figure)."
-        ),
-        given: StoreOptions,
-    ) -> None:
-        charts, title = _charts(given, which, noun)
-        chosen = _chosen(charts, figure, first)
-        if output is not None:
-            from wattloop.report.figures.render import save_one
-
-            save_one(charts if output.endswith(".html") else chosen, user_path(output), title=title)
-            say(f"wattloop: {output} written")
-        data = {"figures": list(charts), "shown": list(chosen), "file": output}
-        given.present(lambda: data, lambda: None if output else _print_charts(chosen, list(charts)))
-
-    verbs = {"RUN": "runs", "SEARCH": "tune", "CAMPAIGN": "simulate"}
-    verb = verbs.get(noun, noun.lower())
-    example = f"wattloop {verb} plot\nwattloop {verb} plot last -o figure.svg"
-    said = f"Draw {what} here, or any figure of the report into a file."
-    app.command("plot", example=example, help=said)(plot_command)
+        save_one(charts if output.endswith(".html") else chosen, user_path(output), title=title)
+        say(f"wattloop: {output} written")
+    data = {"figures": list(charts), "shown": list(chosen), "file": output}
+    given.present(lambda: data, lambda: None if output else _print_charts(chosen, list(charts)))
 
 
-def _charts(given: StoreOptions, which: str, noun: str) -> tuple[dict[str, Any], str]:
+def _charts(given: "StoreOptions", which: str, noun: str) -> tuple[dict[str, Any], str]:
     """Return the figures of the report on the subject by name, and its title."""
     from wattloop.report.document import Chart
 
@@ -95,7 +86,7 @@ def _charts(given: StoreOptions, which: str, noun: str) -> tuple[dict[str, Any],
     return charts, document.title
 
 
-def _report(given: StoreOptions, which: str, noun: str) -> "Document":
+def _report(given: "StoreOptions", which: str, noun: str) -> "Document":
     from wattloop.report.run import report_of_run
     from wattloop.report.subject import EXPERIMENTS
     from wattloop.store.experiments import find_experiment

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -246,9 +245,3 @@ def say_which(store: "Store", reference: str, *kinds: str) -> None:
         f"wattloop: {len(others) + 1} are called {reference!r}; this is the newest, "
         f"{newest.experiment_id}. Name another by its identifier, or the end of it: {shown}{more}"
     )
-
-
-def outputs_folder(store: "Store", identity: str) -> "Path":
-    """Return the folder of what the programs of an experiment print."""
-    journals = store.journals
-    return journals.with_name(journals.name.replace("journals", "trials")) / identity

@@ -129,6 +129,11 @@ class Store:
         """Folder of the journals that belong to this store."""
         return journal_directory(self.place.location)
 
+    def outputs_folder(self, experiment_id: str) -> Path:
+        """Return the folder of what the programs of an experiment print."""
+        journals = self.journals
+        return journals.with_name(journals.name.replace("journals", "trials")) / experiment_id
+
     def reading(self) -> AbstractContextManager[Connection]:
         """Open a transaction that only reads and sees one consistent state."""
         return self._transaction(write=False)

@@ -10,9 +10,7 @@ import typer
 from wattloop.cli.app import MeterOptions, UserCommandGroup, Verb, user_command
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import is_terminal, present, print_rows, say
-from wattloop.cli.plot import add_plot_command
 from wattloop.cli.progress import counted
-from wattloop.cli.stored import outputs_folder
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
 from wattloop.core.process import find_program
@@ -155,7 +153,7 @@ def find_command(  # noqa: PLR0913 - one parameter per option
                     job,
                     began=lambda cap_w, number: _say_begin(cap_w, number, finder),
                     ended=_say_end,
-                    outputs=None if show_output else outputs_folder(store, identity),
+                    outputs=None if show_output else store.outputs_folder(identity),
                 ).run()
         except (KeyboardInterrupt, SystemExit):
             say(
@@ -268,4 +266,4 @@ def evaluate_command(
     )
 
 
-add_plot_command(app, "CAP", ("energy",), "energy of the probes against the cap")
+app.add_plot("cap", "CAP", ("energy",), "energy of the probes against the cap")

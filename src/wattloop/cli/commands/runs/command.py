@@ -11,7 +11,6 @@ import typer
 from wattloop.cli.app import StoreOptions, Verb
 from wattloop.cli.options import argument, option
 from wattloop.cli.output import is_terminal, say, write_json
-from wattloop.cli.plot import add_plot_command
 from wattloop.cli.stored import chosen, nothing_yet, open_user_store, run_filter
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import picked
@@ -329,4 +328,4 @@ def delete_command(
     write_json({"deleted": deleted}, given.json_file)
 
 
-add_plot_command(app, "RUN", ("power-gpu", "power"), "power over time")
+app.add_plot("runs", "RUN", ("power-gpu", "power"), "power over time")

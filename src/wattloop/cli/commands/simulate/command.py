@@ -20,7 +20,6 @@ from wattloop.cli.commands.simulate.scenario import (
 )
 from wattloop.cli.options import JsonFile, argument, file_option, option
 from wattloop.cli.output import check_target, present, print_rows, say, write_json, write_text
-from wattloop.cli.plot import add_plot_command
 from wattloop.cli.stored import add_list_command, stored
 from wattloop.cli.stored import which as which_one
 from wattloop.core.errors import ConfigError
@@ -332,4 +331,4 @@ def init_command(
         say(f"wattloop: {target} is written; edit it, then: wattloop simulate {target}")
 
 
-add_plot_command(app, "CAMPAIGN", ("trade-off",), "throughput against energy")
+app.add_plot("simulate", "CAMPAIGN", ("trade-off",), "throughput against energy")

@@ -18,8 +18,7 @@ from wattloop.cli.app import (
 )
 from wattloop.cli.options import Config, Price, StorePlace, argument, file_option, option
 from wattloop.cli.output import present, say, write_json, write_text
-from wattloop.cli.plot import add_plot_command
-from wattloop.cli.stored import NAMED, add_list_command, outputs_folder, say_which, stored
+from wattloop.cli.stored import NAMED, add_list_command, say_which, stored
 from wattloop.cli.stored import which as which_one
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError, ExperimentNotFound
@@ -297,7 +296,7 @@ def _run(
             store,
             settings,
             listener=listener,
-            outputs=None if how.show_output else outputs_folder(store, identity),
+            outputs=None if how.show_output else store.outputs_folder(identity),
         )
         try:
             result = sweep.run(retry_failed=how.retry_failed)
@@ -473,4 +472,4 @@ def _spelled(name: str, value: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-add_plot_command(app, "SWEEP", ("energy",), "energy against the setting")
+app.add_plot("sweep", "SWEEP", ("energy",), "energy against the setting")

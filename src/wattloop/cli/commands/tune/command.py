@@ -11,7 +11,6 @@ import typer
 from wattloop.cli.app import RUN, MeterOptions, StoreOptions, UserCommandGroup, Verb, user_command
 from wattloop.cli.options import JsonFile, argument, file_option, option
 from wattloop.cli.output import present, print_rows, say, write_json, write_text
-from wattloop.cli.plot import add_plot_command
 from wattloop.cli.progress import counted
 from wattloop.cli.stored import add_list_command, say_which, stored
 from wattloop.cli.stored import which as which_one
@@ -414,4 +413,4 @@ app.command(
 )(replay_command)
 
 
-add_plot_command(app, "SEARCH", ("pareto",), "quality against energy")
+app.add_plot("tune", "SEARCH", ("pareto",), "quality against energy")
