@@ -178,6 +178,45 @@ def test_a_job_is_shown_for_two_minutes_after_its_end(node):
     assert values(metrics.render(False), "wattloop_job_energy_joules_total", job_id="7") == []
 
 
+def doubled(text: str) -> list[str]:
+    """Return series that have two samples in one scrape, of which Prometheus drops one."""
+    series = [line.rpartition("} ")[0] for line in text.splitlines() if LINE.match(line)]
+    return [one for one in set(series) if series.count(one) > 1]
+
+
+def test_a_requeued_job_continues_its_series(node):
+    """Promise: a job that runs again soon after its end has one sample, from zero again."""
+    metrics = followed(node)
+    node.event("start", "7", gpus="0", name="train")
+    node.pass_time(30)
+    metrics.render(False)
+    node.event("end", "7")
+    node.pass_time(20)
+    name, gpu = "wattloop_job_energy_joules_total", {"job_id": "7", "domain": "gpu:0"}
+    seen = values(metrics.render(False), name, **gpu)
+    node.event("start", "7", gpus="0", name="train")
+    for _ in range(3):
+        node.pass_time(2)
+        text = metrics.render(False)
+        assert doubled(text) == []
+        seen += values(text, name, **gpu)
+    assert seen == [pytest.approx(9_000, rel=0.01), 0.0, *sorted(seen[2:])]
+    assert 300 < seen[2] < seen[3] < 2_000
+
+
+def test_names_that_are_cut_alike_are_one_series(node):
+    metrics = followed(node)
+    node.event("start", "7", gpus="0", user="u" * 130 + "a")
+    node.event("start", "8", user="u" * 130 + "b")
+    node.pass_time(5)
+    metrics.render(False)
+    node.pass_time(10)
+    text = metrics.render(False)
+    assert doubled(text) == []
+    name = "wattloop_user_energy_joules_total"
+    assert values(text, name, scope="gpu") == [pytest.approx(300 * 15, rel=0.15)]
+
+
 def test_the_number_of_ended_jobs_is_bounded(node, monkeypatch):
     """Promise: of jobs that end faster than they are forgotten, the latest are shown."""
     monkeypatch.setattr("wattloop.fleet.agent.live_metrics.MOST_JOBS", 3)

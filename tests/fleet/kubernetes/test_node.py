@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -535,6 +536,40 @@ def test_pods_in_time_slices_pay_what_their_use_costs(
         column = names.index("gpu:0")
         rows = [value for block in blocks for value in block.values[column :: block.width]]
         assert all(a <= b + 1e-9 for a, b in itertools.pairwise(rows))
+
+
+def test_counters_never_fall_where_a_pod_is_corrected_after_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: KubernetesApi, kubelet: Kubelet
+) -> None:
+    """Promise: `increase()` adds no joule twice, as it would where a counter falls; the joules
+    of users are those of the records.
+    """
+    card = CardOfFour(constant)
+    node = card.node(tmp_path, monkeypatch, api, kubelet)
+    agent, metrics = node.agent, AgentMetrics()
+    assert agent is not None
+    agent.on_step = lambda: metrics.update(agent, [])
+    agent.on_job_closed = partial(metrics.close_job, agent)
+    shown: dict[str, list[float]] = {}
+    corrected, last_j = 0, dict.fromkeys(card.pods, 0.0)
+    for second in range(190):
+        for i, end_s in enumerate((160, 80, 120, 40)):
+            if second == end_s:
+                card.end(node, i)
+        node.work(1, rest=1.0)
+        for run in agent.open_runs.runs.values():
+            own_j = agent.attribution.account_of(run).energy_j.get("gpu:0", 0.0)
+            corrected += own_j < last_j[run.plan.job] - 1
+            last_j[run.plan.job] = own_j
+        for line in metrics.render(False).splitlines():
+            if "_energy_joules_total" in line and 'scope="gpu"' in line:
+                name, _, number = line.rpartition(" ")
+                shown.setdefault(name, []).append(float(number))
+    assert corrected, "no pod had too much when it ended"
+    assert all(a <= b for seen in shown.values() for a, b in itertools.pairwise(seen))
+    of_users_j = sum(seen[-1] for name, seen in shown.items() if "user_energy" in name)
+    stored_j = sum(energy_j(node.end_of(container), "gpu:0") for container in card.pods)
+    assert of_users_j == pytest.approx(stored_j, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +15,12 @@ from wattloop.core.text import plain
 from wattloop.fleet.agent.program_progress import JobPrograms, JobProgress, ProgressRow
 from wattloop.measure.metrics_endpoint import progress_families
 from wattloop.measure.run_journal import RunProgress
-from wattloop.store.formats.prometheus import MetricFamily, MetricSample, render_families
+from wattloop.store.formats.prometheus import (
+    MetricFamily,
+    MetricSample,
+    render_families,
+    shortened,
+)
 from wattloop.version import __version__
 
 if TYPE_CHECKING:
@@ -34,18 +40,37 @@ POD_LABELS = ("namespace", "pod", "container", "owner_kind", "owner")
 OTHER, IDLE = "other", "unallocated"
 Labels = dict[str, str]
 _Series = tuple[tuple[str, str], ...]
-_plain = lru_cache(maxsize=4_096)(plain)
-"""The same names are shown every second."""
+
+
+@lru_cache(maxsize=4_096)  # the same names are shown every second
+def _plain(text: str) -> str:
+    return shortened(plain(text))  # before sums are made: two that are cut alike are one series
+
+
 _log = logging.getLogger("wattloop.agent")
 
 
 class _EndedJob(NamedTuple):
     """The last values of a job that has ended."""
 
+    run_id: str
     until_s: float
     energy: list[MetricSample]
     doubt: list[MetricSample]
     progress: ProgressRow | None
+
+
+@dataclass(slots=True)
+class _Counter:
+    """A sum of joules. What an ended job gives back is taken from the next joules of the sum."""
+
+    sum_j: float = 0.0
+    _shown_j: float = 0.0
+
+    def shown_j(self) -> float:
+        """Return what to show: it never falls, since `increase()` would add all of it again."""
+        self._shown_j = max(self._shown_j, self.sum_j)
+        return self._shown_j
 
 
 class AgentMetrics:
@@ -70,11 +95,11 @@ class AgentMetrics:
         self._shares: dict[tuple[str, str], float] = {}
         self._alone: dict[str, bool] | None = None
         """Run of a job -> whether it has series of its own, for as long as it is open."""
-        self._known_j: dict[tuple[str, str], float] = {}
+        self._counted: dict[tuple[str, str], _Counter] = {}
         """(run, domain) -> joules of the run that are in the sums of users and other jobs."""
-        self._others: dict[_Series, float] = {}
+        self._others: dict[_Series, _Counter] = {}
         """Labels of a domain -> joules of the others, also of those that have ended."""
-        self._users: dict[_Series, float] = {}
+        self._users: dict[_Series, _Counter] = {}
         """Labels of a user -> joules of all of the user's jobs."""
         self._scraped: set[_Series | str] = set()
         """Users and runs of jobs that were scraped. A counter is zero in the first scrape, since
@@ -86,6 +111,7 @@ class AgentMetrics:
         self._resumed: set[str] = set()
         """Runs that began before this agent: their counters continue."""
         self._ended: dict[str, _EndedJob] = {}
+        """Job -> its last values."""
         self._cpu_s = self._began_s = 0.0
 
     def families(self) -> list[MetricFamily]:
@@ -162,7 +188,8 @@ class AgentMetrics:
         if progress is not None:
             progress = progress._replace(told=progress.told._replace(last_step_s=None))
         if alone:
-            self._ended[run_id] = _EndedJob(now_s + ENDED_S, energy, doubt, progress)
+            self._ended.pop(run.plan.job, None)  # to the end of the order
+            self._ended[run.plan.job] = _EndedJob(run_id, now_s + ENDED_S, energy, doubt, progress)
             while len(self._ended) > MOST_JOBS:
                 del self._ended[next(iter(self._ended))]
         self._progress.pop(run_id, None)
@@ -184,18 +211,16 @@ class AgentMetrics:
             counted = domain.name in attribution.layout.counted
             of_domain = _domain_labels(domain, counted)
             key = (plan.run_id, domain.name)
-            known_j = self._known_j.get(key, joules if resumed else 0.0)
-            self._known_j[key] = max(known_j, joules)
-            new_j = max(0.0, joules - known_j)
+            own_j = self._counted.setdefault(key, _Counter(joules if resumed else 0.0))
+            new_j, own_j.sum_j = joules - own_j.sum_j, joules
             if plan.job and counted:
                 self._add_user(labels, of_domain, new_j)
             if alone:
                 own = {**labels, **of_domain}
-                energy.append(MetricSample(own, joules, plan.run_id))
+                energy.append(MetricSample(own, own_j.shown_j(), plan.run_id))
                 doubt.append(MetricSample(own, account.doubt_j(domain.name)))
             else:
-                series = tuple(of_domain.items())
-                self._others[series] = self._others.get(series, 0.0) + new_j
+                self._others.setdefault(tuple(of_domain.items()), _Counter()).sum_j += new_j
         return energy, doubt
 
     def _add_user(self, labels: Labels, of_domain: Labels, joules: float) -> None:
@@ -204,15 +229,15 @@ class AgentMetrics:
         series = tuple({**names, **kind}.items())
         if series not in self._users and len(self._users) >= MOST_USERS:
             series = tuple({**names, "user": OTHER, "project": "", **kind}.items())
-        self._users[series] = self._users.get(series, 0.0) + joules
+        self._users.setdefault(series, _Counter()).sum_j += joules
 
     def _by_user(self) -> Iterator[MetricFamily]:
         yield MetricFamily(
             "wattloop_user_energy_joules_total",
             "Energy of all jobs of a user and project on this node since the agent started.",
             [
-                MetricSample(dict(series), joules if series in self._scraped else 0.0)
-                for series, joules in self._users.items()
+                MetricSample(dict(series), user.shown_j() if series in self._scraped else 0.0)
+                for series, user in self._users.items()
             ],
             "joules",
         )
@@ -234,15 +259,18 @@ class AgentMetrics:
         resumed = self._alone is None
         if resumed:
             self._began_s = now_s
-            old = (run.plan for run in runs if run.plan.started_s < now_s - YOUNG_S)
-            self._resumed = {plan.run_id for plan in old}
+            self._resumed = {r.plan.run_id for r in runs if r.plan.started_s < now_s - YOUNG_S}
         self._alone = alone = self._place(runs)
         if self._programs is not None:
             self._programs.follow({run.plan.run_id: run.plan for run in runs if run.plan.job})
+        # a requeued job has the labels of before: two samples of one series would be refused
+        latest = {r.plan.job: r for r in sorted(runs, key=lambda run: run.plan.started_s)}
         for run in runs:
             account = attribution.account_of(run)
             is_alone = alone.get(run.plan.run_id, True)
             found, doubts = self._count(agent, run, account, is_alone, resumed)
+            if run is not latest[run.plan.job]:
+                continue
             energy += found
             doubt += doubts
             if is_alone and run.plan.job and (row := self._job_progress(agent, run)) is not None:
@@ -253,28 +281,32 @@ class AgentMetrics:
                 name = sample.labels["domain"]
                 key = (run.plan.run_id, name)
                 values[key] = (account.energy_j[name], attribution.total_j(name))
-                own_w = self._watts(key, values[key], watts.get(name))
-                power.append(MetricSample(sample.labels, own_w))
-        self._ended = {run: last for run, last in self._ended.items() if last.until_s > now_s}
-        for last in self._ended.values():
+                power.append(
+                    MetricSample(sample.labels, self._watts(key, values[key], watts.get(name)))
+                )
+        for last in self._last_values(now_s, latest):
             energy += last.energy
             doubt += last.doubt
             rows += [] if last.progress is None else [last.progress]
         node = {"node": agent.context.node, "cluster": agent.context.config.cluster}
         unnamed = {"job_id": OTHER, "name": "", "user": "", "project": ""}
         energy += [
-            MetricSample({**node, **unnamed, **dict(of_domain)}, joules)
-            for of_domain, joules in self._others.items()
+            MetricSample({**node, **unnamed, **dict(of_domain)}, others.shown_j())
+            for of_domain, others in self._others.items()
         ]
         moved = {k: v for k, v in values.items() if v[1] > self._before.get(k, (0.0, -1.0))[1]}
         open_ids = {run.plan.run_id for run in runs}
-        self._known_j = {k: v for k, v in self._known_j.items() if k[0] in open_ids}
+        self._counted = {k: v for k, v in self._counted.items() if k[0] in open_ids}
         self._before = {**{k: v for k, v in self._before.items() if k in values}, **moved}
         self._shares = {key: share for key, share in self._shares.items() if key in values}
-        self._shown = [*alone, *self._ended, *(f"{row.run_id}/steps" for row in rows)]
+        self._shown = [
+            *alone,
+            *(last.run_id for last in self._ended.values()),
+            *(f"{row.run_id}/steps" for row in rows),
+        ]
         with self._lock:
-            fresh = {name for name in self._shown if name not in self._scraped}
-        fresh = {name for name in fresh if name.partition("/")[0] not in self._resumed}
+            unscraped = [name for name in self._shown if name not in self._scraped]
+        fresh = {name for name in unscraped if name.partition("/")[0] not in self._resumed}
         yield MetricFamily(
             "wattloop_job_energy_joules_total",
             "Energy of a job on this node since it began; add up only in_total.",
@@ -294,6 +326,15 @@ class AgentMetrics:
             (r.labels, r.provenance, _at_zero(r.told) if f"{r.run_id}/steps" in fresh else r.told)
             for r in rows
         ]
+
+    def _last_values(self, now_s: float, opened: Collection[str]) -> Collection[_EndedJob]:
+        """Return the last values of jobs, for a while or until the job is opened again."""
+        self._ended = {
+            job: last
+            for job, last in self._ended.items()
+            if last.until_s > now_s and job not in opened
+        }
+        return self._ended.values()
 
     def _job_progress(self, agent: Agent, run: OpenRun) -> ProgressRow | None:
         """Return steps and phases of a job's programs; None where they tell nothing."""

@@ -175,9 +175,12 @@ def _labels(labels: Mapping[str, str]) -> str:
     return f"{{{pairs}}}" if pairs else ""
 
 
+def shortened(text: str) -> str:
+    """Return a label as it is shown."""
+    return text if len(text) <= LABEL_CHARACTERS else text[: LABEL_CHARACTERS - 1] + "…"
+
+
 @lru_cache(maxsize=4_096)  # the same few names are in thousands of lines
 def _escaped(text: str) -> str:
-    if len(text) > LABEL_CHARACTERS:
-        text = text[: LABEL_CHARACTERS - 1] + "…"
-    escaped = text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    escaped = shortened(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     return escaped.encode("utf-8", "replace").decode()
