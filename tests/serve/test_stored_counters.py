@@ -98,3 +98,17 @@ def test_counters_do_not_fall_when_a_run_is_removed_without_a_note(tmp_path: Pat
         assert values(client.get("/metrics").text, NAME) == [150.0]
         insert(store, 3, 300.0)
         assert values(client.get("/metrics").text, NAME) == [350.0]
+
+
+def test_counters_do_not_fall_when_a_run_is_deleted_before_a_restart(tmp_path: Path) -> None:
+    """Promise: not by a rounding either, since a fall would add all joules of the store again."""
+    place, dice, seen = tmp_path / "runs.db", random.Random(1), []
+    with open_store(place) as store:
+        for number in range(20):
+            insert(store, number, dice.uniform(1e3, 1e6))
+        for number in range(20):
+            client = TestClient(create_app(ServeOptions(store=str(place))))
+            seen += values(client.get("/metrics").text, NAME)
+            assert delete_run(store, f"run-{number}")
+    assert len(seen) == 20
+    assert seen == sorted(seen)

@@ -106,7 +106,8 @@ class StoredCounters:
             shown = {} if self._shown is None else self._shown
             for row in ever:
                 key = tuple(str(row[name]) for name in TOTALS_BY)
-                now = {name: float(row[name]) for name in TOTALS}
+                # added in another order, a sum differs in its 16th digit: to `increase()` a reset
+                now = {name: float(f"{row[name]:.10g}") for name in TOTALS}
                 if key in shown:
                     # an earlier release deletes without a note, and a copy may be restored
                     now = {name: max(value, shown[key][name]) for name, value in now.items()}
