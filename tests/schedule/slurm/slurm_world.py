@@ -65,12 +65,13 @@ def view(
     *jobs: SchedulerJob,
     opened: dict[str, ReleasedJob] | None = None,
     now_s: float = NOW_S,
+    down: tuple[str, ...] = (),
 ) -> LiveView:
     """Return the view that a policy gets of them."""
     live = build_view(
         seen(place, *jobs, opened=opened),
         place,
-        is_up=[True] * len(place.known.names),
+        is_up=[name not in down for name in place.known.names],
         released=opened or {},
         use_gpu_s={"ada": 1000.0},
         now_s=now_s,

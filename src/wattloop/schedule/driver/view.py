@@ -155,8 +155,8 @@ def build_view(
     return LiveView(view, jobs, machines, coming, untouchable)
 
 
-MOST_RECORDED = 1_000
-"""Jobs by which a driver judges the delay: the references are simulated again with each of them."""
+MOST_ENDED = 2_000
+"""Ended jobs in a record, which is simulated again with each of them."""
 DELAY_PERIOD_S = 60.0
 REFERENCE_SHARE = 1 / 30
 """Most of a driver's time that the simulations of the references may take."""
@@ -164,12 +164,14 @@ REFERENCE_SHARE = 1 / 30
 
 @dataclass(slots=True)
 class _RecordedJob:
-    """Job since its arrival, or since the driver began.
+    """Job since its arrival, or since the record began.
 
     Attributes:
-        arrival_s, ended_s: seconds since 1970; it ended when the queue did not list it any more.
-        work: estimated work, without what it had done before the driver began.
+        arrival_s, ended_s: seconds since 1970. It ended between the last round that listed it and
+            the next one; the middle counts.
+        work: estimated work, without what it had done before the record began.
         done: work of its run so far, by estimates; the true work of a job that has ended.
+        rate: work per second of its run; 0 while it waits.
     """
 
     kind: JobKind
@@ -177,6 +179,7 @@ class _RecordedJob:
     arrival_s: float
     work: float
     done: float = 0.0
+    rate: float = 0.0
     ended_s: float = math.inf
 
 
@@ -185,7 +188,8 @@ class DelayRecord:
 
     This is the driver's counterpart of the schedules that a simulation keeps for
     `ClusterView.delay`. How long a job takes is known when it ends: then its work is corrected, and
-    the references are simulated again. The last `MOST_RECORDED` jobs count, since the driver began.
+    the references are simulated again. After `MOST_ENDED` jobs the record begins again with the
+    jobs present: without their predecessors, a reference would find an emptier cluster.
     """
 
     def __init__(self, references: Sequence[Policy]) -> None:
@@ -204,12 +208,12 @@ class DelayRecord:
         if not self._references:
             return None
         now_s = live.view.now_s
-        if site is not self._site:  # other nodes: what was before says little about them
+        ended = sum(job.ended_s < math.inf for job in self._jobs.values())
+        if site is not self._site or ended >= MOST_ENDED:
             self._site, self._is_up = site, [True] * len(live.view.is_up)
             self._jobs, self._node_events = {}, []
             self._since_s = self._last_s = self._next_s = now_s
         self._record(live, snapshot, now_s)
-        self._forget(now_s)
         if now_s >= self._next_s:
             begun_s = time.perf_counter()
             ages = tuple(self._ages(each, site, now_s) for each in self._references)
@@ -224,7 +228,7 @@ class DelayRecord:
         view, jobs = live.view, self._jobs
         for number, job in enumerate(live.jobs):
             work, running = float(view.jobs.work[number]), view.running.get(number)
-            done = before = 0.0
+            rate = done = before = 0.0
             if running is not None and number not in live.coming:
                 time_s = float(view.queue.estimates_for(number, work).time_s[running.option])
                 rate = work / max(time_s, 1e-9)
@@ -239,28 +243,21 @@ class DelayRecord:
                 jobs[job.key] = _RecordedJob(kind, job.user, arrival_s, left)
             each = jobs[job.key]
             each.ended_s = math.inf  # a job that was stopped may have been listed as completing
-            each.done = each.done + done if running is not None else 0.0
+            each.done, each.rate = each.done + done if running is not None else 0.0, rate
         for key, each in list(jobs.items()):
             listed = snapshot.by_key.get(key)
             if each.ended_s <= now_s or (listed is not None and listed.state != "COMPLETING"):
                 continue
-            each.ended_s = now_s
             if not each.done:  # cancelled while it waited
                 del jobs[key]
+                continue
+            each.ended_s = (self._last_s + now_s) / 2
+            each.done += each.rate * (each.ended_s - self._last_s)
         for node, is_up in enumerate(view.is_up):
             if is_up != self._is_up[node]:
                 self._is_up[node] = is_up
                 self._node_events.append(NodeEvent(now_s, node, is_up))
         self._last_s = now_s
-
-    def _forget(self, now_s: float) -> None:
-        """Leave out the oldest jobs that have ended, once there are twice as many as count."""
-        if len(self._jobs) <= 2 * MOST_RECORDED:
-            return
-        ended = [(job.arrival_s, key) for key, job in self._jobs.items() if job.ended_s <= now_s]
-        for _, key in sorted(ended)[: len(self._jobs) - MOST_RECORDED]:
-            del self._jobs[key]
-        self._since_s = min(job.arrival_s for job in self._jobs.values())
 
     def _ages(self, policy: Policy, site: ManagedCluster, now_s: float) -> JobAges:
         """Return the ages of the recorded jobs under another policy, up to now."""
@@ -280,8 +277,7 @@ class DelayRecord:
         )
         events = (each._replace(time_s=each.time_s - self._since_s) for each in self._node_events)
         settings = EngineSettings(
-            budget_w=site.budget_w.shifted(self._since_s),
-            node_events=tuple(each for each in events if each.time_s >= 0),
+            budget_w=site.budget_w.shifted(self._since_s), node_events=tuple(events)
         )
         cluster = site.known.cluster
         simulation = Simulation(cluster, table, policy, truth=site.oracle, settings=settings)

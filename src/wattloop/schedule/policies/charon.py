@@ -52,8 +52,10 @@ class BudgetedPollux(Pollux):
         scores = super().rank(view, waiting, cost)
         if len(scores) <= REFERENCE_LOOKS or math.isinf(min(view.budget_w.values)):
             return scores
-        last = np.partition(scores, REFERENCE_LOOKS)[REFERENCE_LOOKS]
-        return np.where(scores <= last, scores, np.inf)
+        first = np.argsort(scores, kind="stable")[:REFERENCE_LOOKS]
+        kept = np.full_like(scores, np.inf)
+        kept[first] = scores[first]
+        return kept
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         if math.isinf(min(view.budget_w.values)):
