@@ -6,17 +6,25 @@ documentation publishes.
 """
 
 import base64
+import itertools
 import json
+import random
 import threading
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
 import pytest
 
 from wattloop.accounting import grid
-from wattloop.accounting.carbon import IntensityKind, IntensityPoint, find_intensity
+from wattloop.accounting.carbon import (
+    IntensityKind,
+    IntensityPoint,
+    find_intensity,
+    mean_intensity,
+)
 from wattloop.accounting.grid import (
     GridBasis,
     best_start,
@@ -345,6 +353,27 @@ def test_the_best_start_is_where_the_mean_is_least():
     assert best_start(points, HOUR, 0.0, HOUR).start_wall_s == 0.0
     with pytest.raises(GridUnavailable, match="shorter --lasts"):
         best_start(points, 9 * HOUR, 0.0, 24 * HOUR)
+
+
+@pytest.mark.parametrize("lasts_s", [60.0, 5_000.0, 30_000.0])
+@pytest.mark.parametrize("now_s", [0.0, 100.0, 50_000.0, 85_000.0])
+def test_no_start_of_a_long_series_is_better_than_the_advised_one(lasts_s, now_s):
+    """Of all starts within the time that the series covers, each 100 s."""
+    dice = random.Random(1)
+    steps_s = [dice.choice((300.0, 900.0)) for _ in range(250)]
+    points = [
+        IntensityPoint(begin_s, dice.uniform(50, 500))
+        for begin_s in itertools.accumulate(steps_s, initial=0.0)
+    ]
+    advice = best_start(points, lasts_s, now_s, 40_000.0)
+    assert now_s <= advice.start_wall_s <= now_s + 40_000
+    means = [
+        found[0]
+        for start_s in np.arange(now_s, now_s + 40_000, 100.0)
+        if (found := mean_intensity(points, start_s, start_s + lasts_s)) and found[1] > 0.999
+    ]
+    assert advice.g_co2e_per_kwh <= min(means) * (1 + 1e-9)
+    assert advice.now_g_co2e_per_kwh == pytest.approx(means[0])
 
 
 def test_the_country_is_guessed_only_when_asked_and_said(monkeypatch):

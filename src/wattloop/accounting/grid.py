@@ -20,6 +20,7 @@ import os
 import re
 import threading
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -95,7 +96,9 @@ def best_start(
     best: tuple[float, float] | None = None
     now_mean = 0.0
     for start_s in sorted(s for s in starts if now_s <= s <= now_s + within_s):
-        found = mean_intensity(points, start_s, start_s + lasts_s)
+        # Only points near the job: a driver asks for hundreds of jobs. Two tell how long one lasts.
+        first, last = bisect_right(edges, start_s) - 2, bisect_left(edges, start_s + lasts_s)
+        found = mean_intensity(points[max(first, 0) : last + 1], start_s, start_s + lasts_s)
         if found is None or found[1] < 0.999:
             continue
         mean = found[0]

@@ -104,6 +104,20 @@ def test_the_answer_says_how_much_and_how_sure() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ([-3.0, -4.0, -5.0], "no clear change of cost (95%: -3.48 to +1.48)"),
+        ([-9.0, -9.1, -9.2], "-6.1 cost (95%: -6.35 to -5.85)"),
+        ([-9.0], "-6 cost"),
+    ],
+)
+def test_amounts_below_0_are_compared_as_such(now: list[float], said: str) -> None:
+    """A share of a negative cost has no meaning."""
+    summary = both(cost=([-3.0] * len(now), now))
+    assert answer(summary, "With more") == f"With more: {said}."
+
+
 def test_one_seed_answers_without_an_interval() -> None:
     """Its spread is unknown."""
     summary = both(throughput_per_h=([10.0], [11.0]))

@@ -108,6 +108,7 @@ def test_prices_are_over_their_mean_and_carbon_goes_before_money() -> None:
     assert price(StepFunction.constant(0.0), None) == 1.0
     below = StepFunction((0.0, 6.0), (-0.1, 0.3), 24.0)
     assert price(None, below) == 0.0
+    assert price(None, StepFunction.constant(-0.1)) == 0.0
     assert price(None, below.shifted(6.0)) == pytest.approx(0.3 / (0.3 * 18 / 24), rel=0.1)
 
 

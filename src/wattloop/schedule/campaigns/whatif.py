@@ -39,7 +39,7 @@ def answer(summary: Summary, label: str) -> str:
     parts = [
         _format_difference(found.relative, found.relative_half_width, "%", words)
         if found.relative is not None
-        else f"{found.mean:+.3g} {words}"
+        else _format_amount(found.mean, found.half_width, words)
         for name, words in WORDS.items()
         if (found := differences.get(name)) is not None
         and (found.relative is not None or found.mean)
@@ -63,6 +63,16 @@ def _format_difference(share: float, half_share: float | None, unit: str, words:
     if abs(mean) <= half:
         return f"no clear change of {words} ({interval}{unit})"
     return f"{mean:+.1f}{unit} {words} ({interval})"
+
+
+def _format_amount(mean: float, half: float | None, words: str) -> str:
+    """Format a difference of amounts, in the unit of the tables."""
+    if half is None:
+        return f"{mean:+.3g} {words}"
+    interval = f"95%: {mean - half:+.3g} to {mean + half:+.3g}"
+    if abs(mean) <= half:
+        return f"no clear change of {words} ({interval})"
+    return f"{mean:+.3g} {words} ({interval})"
 
 
 AMOUNT = re.compile(r"\s*([-+]?)\s*([0-9.]+(?:e[-+]?\d+)?)\s*([a-z%]*)\s*", re.IGNORECASE)

@@ -183,9 +183,9 @@ def joule_price(view: ClusterView) -> float:
     if steps is None:
         return 1.0
     now, mean = steps.at(view.now_s), _mean_paid(steps)
-    if mean <= 0:
-        return 1.0
-    return _level(now / mean, PRICES_PER_DOUBLING) if now > 0 else 0.0
+    if now > 0:
+        return _level(now / mean, PRICES_PER_DOUBLING)
+    return 0.0 if now < 0 or mean > 0 else 1.0
 
 
 @lru_cache(maxsize=16)
