@@ -14,7 +14,7 @@ from tests.fleet.delivery.served import Served, served, whole
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.delivery import deliver
 from wattloop.fleet.tokens import Role, add_token
-from wattloop.schedule.driver import power as power_module
+from wattloop.schedule.driver import power_readings
 from wattloop.schedule.driver.event_log import DriverLog
 from wattloop.schedule.driver.power_readings import FleetPower, fetch_json
 from wattloop.schedule.slurm.energy_annotator import energy_from_fleet, energy_from_store
@@ -72,8 +72,8 @@ def test_a_server_that_is_away_leaves_estimates(
         asked.release()
         return fetch_json(*words)
 
-    monkeypatch.setattr(power_module, "fetch_json", fetch)
-    monkeypatch.setattr(power_module, "EVERY_S", 0.01)
+    monkeypatch.setattr(power_readings, "fetch_json", fetch)
+    monkeypatch.setattr(power_readings, "EVERY_S", 0.01)
     log = DriverLog(tmp_path / "log")
     known = site().known
     with FleetPower("http://127.0.0.1:9", "", known, log) as power:
