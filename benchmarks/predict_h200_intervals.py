@@ -132,10 +132,9 @@ less or 5% more than predicted, as the next one may.
 HINDSIGHT = """
 Scales are the mean errors of the rows themselves, and so is the quantile that makes 90% of them:
 no interval that is made beforehand has either. Finer classes need not give less: it counts in which
-class the middle row lies. Here it is GPU-bound, and two scales give less than 3 for power,
-but which rows are GPU-bound follows from their measured steps; on the suite, where the middle row
-is host-bound, the same two give 4.8 for time, 4.9 for power and 4.0 for energy, and a scale for
-each network 3.8, 4.0 and 3.0.
+class the middle row lies. Here it is GPU-bound, and two scales give less than one does, but
+which rows are GPU-bound follows from their measured steps. On the suite the middle row is
+host-bound.
 """.strip().replace("\n", " ")
 
 

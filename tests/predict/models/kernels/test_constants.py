@@ -77,6 +77,19 @@ def test_an_older_files_fixed_time_of_a_step_is_not_lost() -> None:
     assert sum(host_seconds(counts, found.unfitted().values)) == pytest.approx(default_s)
 
 
+def test_a_number_that_no_equation_uses_does_not_matter() -> None:
+    """Files of another version may have the number `power.waiting`: they load and predict alike."""
+    plain = KernelConstants("h200").to_plain()
+    other = {**plain, "values": {**plain["values"], "power.waiting": 0.3}}
+    step, placement = transformer_step(), Placement(H200, host_speed=0.1)
+    expected, found = (
+        KernelModel(KernelConstants.from_plain(each, "h200.json")).predict(step, placement)
+        for each in (plain, other)
+    )
+    assert found == expected
+    assert found.host_s > found.gpu_s  # the number was about such steps
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\x1f\x8bnot really packed", b"\xff\xfe"])
 def test_a_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
     """Torn and foreign files are a ConfigError, not a traceback."""

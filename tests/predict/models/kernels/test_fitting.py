@@ -1,15 +1,12 @@
 """Promises of the fit to measured steps: it finds the constants that made them."""
 
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from tests.predict.models.kernels.made import H200, transformer_step
 from wattloop.predict.models.kernels import KernelConstants, KernelModel
-from wattloop.predict.models.kernels.constants import DEFAULTS, Values
-from wattloop.predict.models.kernels.fit import PowerSample, minimise, with_power
+from wattloop.predict.models.kernels.constants import DEFAULTS
+from wattloop.predict.models.kernels.fit import minimise
 from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.prediction import Placement
 
@@ -84,20 +81,3 @@ def test_a_second_fit_has_not_seen_the_first_ones_steps() -> None:
     once = KernelModel().fit(second)
     twice = KernelModel().fit(first).fit(second)
     assert twice.constants()["values"] == once.constants()["values"]
-
-
-def test_what_a_waiting_gpu_saves_is_found_from_steps() -> None:
-    """The same work over a shorter and a longer wait tells `power.waiting`, next to the joules."""
-    draws = []
-    for bytes_s in np.linspace(2e11, 3e12, 8):
-        for waits in (0.0, 0.2, 0.4, 0.6, 0.8):
-            work = {"joule_per_byte": bytes_s, "joule_per_flop.bf16": 1e14}
-            seconds = 1 / (1 - waits)
-            work_w = (9e-11 * bytes_s + 6e-13 * 1e14) / seconds
-            power_w = 140.0 + work_w * math.exp(-0.2 * waits)
-            draws.append(PowerSample(work, seconds, power_w, 1.0, 700.0, waits))
-    known = {name: TRUE.values[name] for name in TRUE.values.numbers if "power.joule" in name}
-    start = Values({**DEFAULTS, **known, "power.idle_w": 85.0, "power.static_w": 50.0})
-    assert with_power(start, draws)["power.waiting"] == pytest.approx(0.2, abs=0.05)
-    unasked = with_power(start, [replace(draw, waits=0.0) for draw in draws])
-    assert unasked["power.waiting"] == 0.0

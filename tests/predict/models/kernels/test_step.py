@@ -7,7 +7,7 @@ import pytest
 
 from tests.predict.models.kernels.made import H200, step_of, transformer_step
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.prediction import AT_REST, Placement, Regime
+from wattloop.predict.prediction import Placement, Regime
 from wattloop.predict.workload import Workload, costs
 
 MODEL = KernelModel()
@@ -56,24 +56,6 @@ def test_small_batches_wait_for_the_host() -> None:
     assert MODEL.predict(large, HERE).regime in (Regime.COMPUTE, Regime.MEMORY)
     quick = MODEL.predict(small, replace(HERE, host_speed=1.3))
     assert quick.step_s == pytest.approx(waiting.step_s / 1.3, rel=0.1)
-
-
-def test_a_gpu_that_waits_draws_less_than_its_work_adds_up_to() -> None:
-    """`power.waiting` lowers the joules of work by the waiting share; a busy GPU keeps power."""
-    small, large = transformer_step(batch=1, length=16), transformer_step(batch=64, length=512)
-    constants = MODEL.kernel_constants.with_values({"power.waiting": 0.2})
-    rested = KernelModel(constants)
-    before, after = MODEL.predict(small, HERE), rested.predict(small, HERE)
-    assert after.step_s == before.step_s
-    assert before.gpu_s is not None
-    share = 1 - before.gpu_s / before.step_s
-    assert share > 0.3
-    rest_w = sum(constants.values[f"power.{name}_w"] for name in ("idle", "static"))
-    work_w = (before.power_w - rest_w) * np.exp(-0.2 * share)
-    assert after.power_w == pytest.approx(rest_w + work_w, rel=1e-6)
-    assert after.terms_j[AT_REST] == pytest.approx(rest_w * after.step_s, rel=1e-6)
-    busy = rested.predict(large, HERE).power_w
-    assert busy == pytest.approx(MODEL.predict(large, HERE).power_w, rel=1e-3)
 
 
 def test_a_slow_data_loader_bounds_the_step(heavy: Workload) -> None:

@@ -174,9 +174,6 @@ DEFAULTS: dict[str, float] = {
     "power.joule_per_flop.fp64": 1.2e-11,
     "power.joule_per_flop.vector": 4.0e-11,
     "power.joule_per_byte": 6.2e-11,
-    # How much less the work of a step costs, as a logarithm, where the GPU hardly does anything but
-    # wait for the host; training steps show it.
-    "power.waiting": 0.0,
     "power.cap_share": 0.985,  # what the mean settles at under a cap
     "power.voltage_floor": 0.70,  # of the voltage at full clock, at and below the knee
     "power.voltage_knee": 0.60,

@@ -16,7 +16,6 @@ from wattloop.predict.models.kernels.step import (
     profile_of,
     step_results,
     voltage_of,
-    waiting_share,
 )
 from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.workload.operation import Phase
@@ -75,14 +74,12 @@ def minimise(
 
 # Watts and joules of work from any measured mean power.
 #
-#     power = idle + static + e^(-w waits) sum over kinds of work (joules of one x how much) / time
+#     power = idle + static + sum over kinds of work (joules of one x how much) / time
 #
 # Solved in logarithms, so that constants stay positive and a 100 W row counts like a 700 W one.
 
 PRIOR = 0.5
 """Standard deviation, in logarithms, of a constant around its start."""
-PRIOR_WAITING = 0.3
-"""Standard deviation of `power.waiting`, w."""
 SOFT = 0.05
 AT_CAP = 0.96
 """Above this share of the cap, the demand may exceed the measured power."""
@@ -98,7 +95,6 @@ class PowerSample:
         power_w: mean power.
         clock_share: clock over the highest.
         cap_w: power limit.
-        waits: share of the time in which the GPU waits for the host.
     """
 
     work: Mapping[str, float]
@@ -106,7 +102,6 @@ class PowerSample:
     power_w: float
     clock_share: float
     cap_w: float
-    waits: float = 0.0
 
 
 def with_power(values: Values, draws: Sequence[PowerSample]) -> Values:
@@ -125,21 +120,20 @@ def with_power(values: Values, draws: Sequence[PowerSample]) -> Values:
         f"power.{name}" for name, use in zip(WORK, used.tolist(), strict=True) if use
     ]
     rates = work[:, used] / seconds[:, None]
-    waits = np.array([draw.waits for draw in draws])
-    start = np.append(np.log([values.find(name) for name in names]), values["power.waiting"])
-    prior = np.append(np.full(len(names), PRIOR), PRIOR_WAITING)
+    start = np.log([values.find(name) for name in names])
 
     def residuals(x: Floats) -> Floats:
-        watts = np.exp(x[:-1])
-        power_w = values["power.idle_w"] + watts[0] + np.exp(-x[-1] * waits) * (rates @ watts[1:])
+        watts = np.exp(x)
+        power_w = values["power.idle_w"] + watts[0] + rates @ watts[1:]
         # A cap hides the excess demand: there only too low a prediction is an error.
         hidden = (measured_w > AT_CAP * cap_w) & (power_w > measured_w)
         off = np.log(power_w / measured_w)
         return np.asarray(np.where(hidden, 0.1 * off, off), dtype=np.float64)
 
-    found = minimise(residuals, start, prior, soft=SOFT)
-    watts = dict(zip(names, np.exp(found[:-1]).tolist(), strict=True))
-    return values.with_changes({**watts, "power.waiting": float(found[-1])})
+    found = minimise(residuals, start, np.full(len(start), PRIOR), soft=SOFT)
+    return values.with_changes(
+        {name: float(x) for name, x in zip(names, np.exp(found), strict=True)}
+    )
 
 
 # Host part of a fit: cost of calls, and the host speed of each session. Costs are factors on their
@@ -365,15 +359,7 @@ def _draws(constants: KernelConstants, points: Sequence[_Row]) -> list[PowerSamp
             continue
         gpu, placement = point.placement.gpu, point.placement
         profile = profile_of(prepared, gpu, constants.values, constants.residuals)
-        result = step_results(all_pairs([profile], [placement]), constants.values)
-        draws.append(
-            PowerSample(
-                profile.work,
-                point.step_s,
-                point.power_w,
-                clock_share=float(result.clock_share[0]),
-                cap_w=placement.cap_w or gpu.tdp_w,
-                waits=float(waiting_share(result.gpu_s, np.array([point.step_s]))[0]),
-            )
-        )
+        share = step_results(all_pairs([profile], [placement]), constants.values).clock_share[0]
+        cap_w = placement.cap_w or gpu.tdp_w
+        draws.append(PowerSample(profile.work, point.step_s, point.power_w, float(share), cap_w))
     return draws

@@ -18,7 +18,6 @@ from wattloop.predict.models.kernels.step import (
     profile_of,
     step_results,
     voltage_of,
-    work_cost,
 )
 from wattloop.predict.models.model import MeasuredStep, Model
 from wattloop.predict.prediction import AT_REST, Placement, Prediction, Regime
@@ -75,12 +74,7 @@ class KernelModel(Model):
             gpus=placement.gpus,
             regime=_regime(steps, result, profile),
             terms_s=_terms(steps, profile, share),
-            terms_j=self._terms_j(
-                profile,
-                share,
-                float(work_cost(steps, result, self._constants.values)[0]),
-                step_s * float(result.power_w[0]),
-            ),
+            terms_j=self._terms_j(profile, share, step_s * float(result.power_w[0])),
             gpu_s=float(result.gpu_s[0]),
             host_s=float(steps.host_s[0]),
             far=profile.far,
@@ -99,12 +93,10 @@ class KernelModel(Model):
             return self._hosts._replace(mean=0.0)  # compiled steps were measured on a usual host
         return self._hosts
 
-    def _terms_j(
-        self, profile: StepProfile, share: float, cost: float, energy_j: float
-    ) -> dict[str, float]:
+    def _terms_j(self, profile: StepProfile, share: float, energy_j: float) -> dict[str, float]:
         """Return what each kind of work adds, and what the GPU draws whatever it does."""
         squared = float(voltage_of(self._constants.values).squared(share))
-        terms = {name: cost * (c * squared + m) for name, (c, m) in profile.terms_j.items()}
+        terms = {name: c * squared + m for name, (c, m) in profile.terms_j.items()}
         return {**terms, AT_REST: max(energy_j - sum(terms.values()), 0.0)}
 
     def placed(self, point: MeasuredStep) -> Placement:

@@ -1,7 +1,7 @@
 """Time and power of steps: host and GPU time of a workload, for many placements at once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -298,11 +298,7 @@ def _terms(table: OperationTable, values: Floats) -> dict[str, float]:
 #
 #     step   = max(max(GPU, host) + communication, data)
 #     GPU    = compute / f + memory,   f = clock over the clock the GPU would choose
-#     energy = (idle + static) step + [compute_j V(f)^2 + memory_j] e^(-w waiting / step)
-#
-# Waiting is the time in which the GPU has nothing to do because the host is too slow. The same work
-# then costs less than in a busy GPU, however long the gaps between kernels are (0 to 30 us on an
-# H200).
+#     energy = (idle + static) step + compute_j V(f)^2 + memory_j
 #
 # When energy / step is above the cap, f falls until it is not: only compute-bound time stretches
 # (`predict.capped`).
@@ -368,20 +364,7 @@ def step_results(steps: StepBatch, values: Values) -> StepResults:
         voltage=voltage_of(values),
     )
     gpu_s = steps.compute_s / settled.clock + steps.memory_s
-    found = StepResults(settled.step_s, settled.power_w, gpu_s, settled.clock)
-    work_w = settled.power_w - profile.static_w
-    return replace(found, power_w=profile.static_w + work_w * work_cost(steps, found, values))
-
-
-def work_cost(steps: StepBatch, results: StepResults, values: Values) -> Floats:
-    """Return what work costs in each step, relative to the same in a busy GPU."""
-    waits = waiting_share(results.gpu_s, results.step_s - steps.communication_s)
-    return np.asarray(np.exp(-values["power.waiting"] * waits), dtype=np.float64)
-
-
-def waiting_share(gpu_s: Floats, step_s: Floats) -> Floats:
-    """Return the share of the step in which the GPU waits for the host or for data."""
-    return np.asarray(np.clip(1 - gpu_s / np.maximum(step_s, TINY_S), 0.0, 1.0), dtype=np.float64)
+    return StepResults(settled.step_s, settled.power_w, gpu_s, settled.clock)
 
 
 def unhidden_s(gpu_s: Floats, host_s: Floats, values: Values) -> Floats:
