@@ -19,6 +19,8 @@ from tests.fleet.agent.scripted_node import PACKAGE, ScriptedNode, counter, doma
 from wattloop.core.records import Scope
 from wattloop.fleet.agent.agent import AgentService
 from wattloop.fleet.agent.config import AgentConfig
+from wattloop.fleet.agent.job_caps import JobSetup
+from wattloop.fleet.agent.job_facts import JobFacts
 from wattloop.fleet.agent.live_metrics import ENDED_S, MOST_JOBS, AgentMetrics
 from wattloop.fleet.agent.program_progress import JobPrograms
 from wattloop.measure.run_journal import PHASES, RunProgress
@@ -26,7 +28,7 @@ from wattloop.measure.run_journal import PHASES, RunProgress
 LINE = re.compile(r"(\w+)\{(.*)\} (\S+)(?: # .*)?$")
 
 
-def values(text: str, name: str, **wanted: str) -> list[float]:
+def values(text: str, name: str, /, **wanted: str) -> list[float]:
     """Values of a family whose labels have the wanted ones."""
     found = []
     for line in text.splitlines():
@@ -202,6 +204,27 @@ def test_a_requeued_job_continues_its_series(node):
         seen += values(text, name, **gpu)
     assert seen == [pytest.approx(9_000, rel=0.01), 0.0, *sorted(seen[2:])]
     assert 300 < seen[2] < seen[3] < 2_000
+
+
+def test_labels_of_a_job_do_not_change(node, monkeypatch):
+    """Promise: a job is shown from when Slurm's controller has named it, and begins with zero."""
+    monkeypatch.setattr("wattloop.fleet.agent.open_runs.PATIENCE_S", 6.0)
+    metrics, shown = followed(node), []
+    node.event("start", "7", gpus="0", name="")
+    for second in range(12):
+        node.pass_time(1)
+        text = metrics.render(False)
+        for name in ("", "train"):
+            wanted = {"job_id": "7", "name": name, "domain": "gpu:0"}
+            found = values(text, "wattloop_job_energy_joules_total", **wanted)
+            shown += [(name, joules) for joules in found]
+        if second == 3:
+            (run,) = node.agent.open_runs.runs.values()
+            facts = JobFacts({"name": "train"})
+            node.agent.open_runs.apply_setup(JobSetup(run.plan.run_id, facts))
+    assert {name for name, _ in shown} == {"train"}
+    assert shown[0][1] == 0.0
+    assert shown[-1][1] > 300 * 8
 
 
 def test_names_that_are_cut_alike_are_one_series(node):
@@ -570,12 +593,17 @@ def test_the_other_jobs_begin_at_zero_with_a_restarted_agent(node, monkeypatch):
     for job in range(4):
         node.event("start", str(job), cpus="1")
     node.pass_time(60)
+    metrics.render(False)
+    node.pass_time(1)
     wanted = {"job_id": "other", "in_total": "true", "domain": PACKAGE}
     (before_j,) = values(metrics.render(False), "wattloop_job_energy_joules_total", **wanted)
     node.kill()
     node.pass_time(5)
     metrics = followed(node)
     node.pass_time(5)
+    first = values(metrics.render(False), "wattloop_job_energy_joules_total", **wanted)
+    assert first == [0.0]
+    node.pass_time(1)
     (after_j,) = values(metrics.render(False), "wattloop_job_energy_joules_total", **wanted)
     assert 0 < after_j < before_j / 4
 

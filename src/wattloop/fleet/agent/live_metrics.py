@@ -53,7 +53,6 @@ _log = logging.getLogger("wattloop.agent")
 class _EndedJob(NamedTuple):
     """The last values of a job that has ended."""
 
-    run_id: str
     until_s: float
     energy: list[MetricSample]
     doubt: list[MetricSample]
@@ -189,7 +188,7 @@ class AgentMetrics:
             progress = progress._replace(told=progress.told._replace(last_step_s=None))
         if alone:
             self._ended.pop(run.plan.job, None)  # to the end of the order
-            self._ended[run.plan.job] = _EndedJob(run_id, now_s + ENDED_S, energy, doubt, progress)
+            self._ended[run.plan.job] = _EndedJob(now_s + ENDED_S, energy, doubt, progress)
             while len(self._ended) > MOST_JOBS:
                 del self._ended[next(iter(self._ended))]
         self._progress.pop(run_id, None)
@@ -269,7 +268,8 @@ class AgentMetrics:
             account = attribution.account_of(run)
             is_alone = alone.get(run.plan.run_id, True)
             found, doubts = self._count(agent, run, account, is_alone, resumed)
-            if run is not latest[run.plan.job]:
+            # labels of a series do not change: its name is the controller's
+            if run is not latest[run.plan.job] or not run.is_known(now_s):
                 continue
             energy += found
             doubt += doubts
@@ -299,11 +299,7 @@ class AgentMetrics:
         self._counted = {k: v for k, v in self._counted.items() if k[0] in open_ids}
         self._before = {**{k: v for k, v in self._before.items() if k in values}, **moved}
         self._shares = {key: share for key, share in self._shares.items() if key in values}
-        self._shown = [
-            *alone,
-            *(last.run_id for last in self._ended.values()),
-            *(f"{row.run_id}/steps" for row in rows),
-        ]
+        self._shown = [*{s.exemplar for s in energy}, *(f"{row.run_id}/steps" for row in rows)]
         with self._lock:
             unscraped = [name for name in self._shown if name not in self._scraped]
         fresh = {name for name in unscraped if name.partition("/")[0] not in self._resumed}

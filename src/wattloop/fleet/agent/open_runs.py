@@ -241,6 +241,10 @@ class OpenRun:
         self._last_row_s = -math.inf
         self.path: Path | None = None
 
+    def is_known(self, now_s: float) -> bool:
+        """Return True when the scheduler was asked for the job's facts, or does not answer."""
+        return self.plan.asked or now_s - self.opened_s > PATIENCE_S
+
     def describe(self, domains: Sequence[Domain]) -> None:
         """Update the domains: a cap may have been set since the run began."""
         self.feed.meter = ShareMeter(domains, {s.name: s.unit for s in self.feed.signals})
@@ -507,8 +511,7 @@ class OpenRuns:
         faults = []
         for run in self.all():
             plan = run.plan
-            waited = now_s - run.opened_s > PATIENCE_S
-            if run.path is not None or not (plan.asked or waited):
+            if run.path is not None or not run.is_known(now_s):
                 continue
             if plan.job:
                 run.describe([self._domain(plan, d.name) for d in run.feed.domains])
