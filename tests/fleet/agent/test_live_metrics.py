@@ -344,7 +344,7 @@ def test_steps_and_phases_of_a_job(node, uid):
     whole_j = sum(values(text, name, **mine))
     assert whole_j == pytest.approx(325 * 35, rel=0.01)
     program.phases["training"] = (1.0, 1.0)
-    program.tell(begin_s + 36, 3)  # nonsense: a counter never falls
+    program.tell(begin_s + 36, 3, local_rank=1)  # nonsense: a counter never falls
     programs.look()
     node.pass_time(1)
     text = metrics.render(False)
@@ -407,6 +407,42 @@ def test_programs_of_a_job_are_added_up(node, uid):
     assert values(text, "wattloop_job_steps_total") == [100.0]
     assert values(text, "wattloop_job_samples_total") == [1_200.0]
     assert values(text, "wattloop_job_phase_seconds_total", phase="training") == [4.0]
+
+
+def test_steps_of_many_programs_one_after_the_other(node, uid, monkeypatch):
+    """Promise: a job that starts any number of programs, as a sweep does, counts the steps of all,
+    and what the agent remembers is bounded; of more programs at a time the first are counted.
+    """
+    monkeypatch.setattr("wattloop.fleet.agent.program_progress.MOST_PROGRAMS", 3)
+    programs = JobPrograms(node.host.procfs, "n1")
+    metrics = followed(node, programs)
+    node.event("start", "7", gpus="0", uid=uid)
+    node.pass_time(10)
+    metrics.render(False)
+    seen, running = [], []
+    for pid in range(10, 30):
+        program = Program(node, pid, SLURM_JOB_ID="7")
+        program.phases["training"] = (1.0, 10.0)
+        program.tell(node.clock.now_s(), 50, samples=400.0, tokens=7.0)
+        if pid < 26:  # ends before the next one begins; later ones run on
+            running.append(program)
+        for one in running[:-1]:
+            shutil.rmtree(one.place)
+            running.remove(one)
+        programs.look()
+        node.pass_time(2)
+        text = metrics.render(False)
+        seen += values(text, "wattloop_job_steps_total")
+    assert seen == sorted(seen)
+    assert seen[-1] == 50 * (15 + 3)
+    (run_id,) = [run.plan.run_id for run in node.agent.open_runs.runs.values()]
+    assert len(programs.told(run_id)) == 3
+    assert len(metrics._progress[run_id].programs) == 3
+    assert values(text, "wattloop_job_samples_total") == [400.0 * 18]
+    assert values(text, "wattloop_job_tokens_total") == [7.0 * 18]
+    assert values(text, "wattloop_job_phase_seconds_total", phase="training") == [18.0]
+    assert values(text, "wattloop_job_phase_energy_joules_total", phase="training")[0] > 0
+    assert values(text, "wattloop_job_seconds_since_step")[0] < 10
 
 
 def test_a_program_counts_for_its_own_job_only(node, uid):

@@ -31,7 +31,7 @@ FORGET_EVERY = 120
 ENVIRONMENT_B = 65_536
 STEPS_VARIABLE = b"WATTLOOP_STEPS"
 MOST_PROGRAMS = 64
-"""Programs of one job; later ones are left out."""
+"""Programs of one job at a time; more are left out."""
 
 
 class ProgressRow(NamedTuple):
@@ -78,7 +78,7 @@ class JobPrograms(BackgroundThread):
         self._plans = plans
 
     def told(self, run_id: str) -> Mapping[str, RunProgress]:
-        """Return folder -> progress of the programs of a run, also of those that have ended."""
+        """Return folder -> progress of the programs of a run, also of the last that have ended."""
         return self._told.get(run_id, {})
 
     def _work(self) -> None:
@@ -93,13 +93,18 @@ class JobPrograms(BackgroundThread):
         plans = self._plans
         told = {run: found for run, found in self._told.items() if run in plans}
         read = set[tuple[str, str]]()
-        for pid, program in self._programs(plans).items():
+        programs = self._programs(plans)
+        running = {(program.run_id, program.folder) for program in programs.values()}
+        for pid, program in programs.items():
             key = (program.run_id, program.folder)
             if key in read:
                 continue
-            found = told.get(program.run_id, {})
+            found = dict(told.get(program.run_id, {}))
             if program.folder not in found and len(found) >= MOST_PROGRAMS:
-                continue
+                ended = [name for name in found if (program.run_id, name) not in running]
+                if not ended:
+                    continue
+                del found[ended[0]]
             folder = self._procfs / str(pid) / "root" / program.folder.lstrip("/")
             progress = _own_progress(folder, program.uid)
             if progress is not None:
@@ -169,37 +174,28 @@ class JobProgress:
         until_s: up to when joules are divided.
         told: folder -> what was told last, as it was told.
         programs: folder -> the same, without numbers that fell.
+        past: sum of programs that have ended and are not told any more.
         row: what is shown until more is told.
     """
 
     until_s: float
     told: Mapping[str, RunProgress] = field(default_factory=dict)
     programs: dict[str, RunProgress] = field(default_factory=dict)
+    past: RunProgress = field(default_factory=RunProgress)
     energy_j: dict[str, float] = field(default_factory=dict)
     row: ProgressRow | None = None
 
     @property
     def total(self) -> RunProgress:
-        told = list(self.programs.values())
-        first = [one for one in told if one.local_rank == 0]
-        steps_s = [one.last_step_s for one in told if one.last_step_s is not None]
-        return RunProgress(
-            steps=sum(one.steps for one in first),
-            samples=_sum([one.samples for one in told]),
-            tokens=_sum([one.tokens for one in first]),
-            last_step_s=max(steps_s, default=None),
-            phases={
-                name: (
-                    sum(one.phases[name][0] for one in first if name in one.phases),
-                    self.energy_j.get(name, 0.0),
-                )
-                for name in {name: None for one in first for name in one.phases}
-            },
-        )
+        whole = _total([self.past, *self.programs.values()])
+        joules = {name: self.energy_j.get(name, 0.0) for name in whole.phases}
+        return whole._replace(phases={n: (s, joules[n]) for n, (s, _) in whole.phases.items()})
 
     def add(self, told: Mapping[str, RunProgress], run: OpenRun, counted: frozenset[str]) -> None:
         """Add what the programs of the job have told since the last call."""
         self.told = told
+        gone = [self.programs.pop(folder) for folder in {*self.programs} - {*told}]
+        self.past = _total([self.past, *gone])
         new_s: dict[str, float] = {}
         new_j: dict[str, float | None] = {}
         until_s = self.until_s
@@ -229,6 +225,22 @@ class JobProgress:
         self.until_s = until_s
 
 
+def _total(programs: Sequence[RunProgress]) -> RunProgress:
+    """Return the sum of some programs, without joules."""
+    first = [one for one in programs if one.local_rank == 0]
+    steps_s = [one.last_step_s for one in programs if one.last_step_s is not None]
+    phases: dict[str, tuple[float, float | None]] = {}
+    for name, (time_s, _) in (phase for one in first for phase in one.phases.items()):
+        phases[name] = (phases.get(name, (0.0, None))[0] + time_s, None)
+    return RunProgress(
+        steps=sum(one.steps for one in first),
+        samples=_sum([one.samples for one in programs]),
+        tokens=_sum([one.tokens for one in first]),
+        last_step_s=max(steps_s, default=None),
+        phases=phases,
+    )
+
+
 def _largest(before: RunProgress, now: RunProgress) -> RunProgress:
     """Return what a program tells now, without a number that falls: a counter never does."""
     phases = dict(now.phases)
@@ -241,6 +253,7 @@ def _largest(before: RunProgress, now: RunProgress) -> RunProgress:
         samples=max(before.samples or 0.0, now.samples or 0.0) or None,
         tokens=max(before.tokens or 0.0, now.tokens or 0.0) or None,
         phases=phases,
+        local_rank=before.local_rank,
     )
 
 
