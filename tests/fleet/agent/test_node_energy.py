@@ -347,3 +347,31 @@ def test_a_job_that_shared_a_card_is_corrected_by_what_the_card_draws_without_it
     assert found_j == pytest.approx(true_j, rel=0.1)
     total_j = sum(domains_of(end)["gpu:0"]["energy_j"] for end in node.ends())
     assert total_j == pytest.approx(energy_j(max(e["time_s"] for e in node.ends())), rel=1e-3)
+
+
+def test_a_process_outside_of_all_jobs_is_not_of_the_job_with_its_users_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: what a user with the number 8 does on a shared card is not paid by job 8."""
+    script = (counter("gpu:0", Scope.GPU), lambda now_s: 200.0 * now_s)
+    node = ScriptedNode(tmp_path, [script], monkeypatch)
+    groups = {
+        11: "0::/system.slice/slurmstepd.scope/job_7/step_0\n",
+        12: "0::/user.slice/user-8.slice/session-8.scope\n",
+    }
+    for pid, group in groups.items():
+        (tmp_path / "proc" / str(pid)).mkdir()
+        (tmp_path / "proc" / str(pid) / "cgroup").write_text(group)
+    listed = {"gpu:0": [DeviceProcess(pid, 0.4) for pid in groups]}
+    monkeypatch.setattr(NodeSensors, "processes", lambda _: listed)
+    node.start()
+    for job in ("7", "8"):
+        node.event("start", job, gpus="0")
+    node.pass_time(60.0)
+    assert node.agent is not None
+    runs = {run.plan.job: run for run in node.agent.open_runs.runs.values()}
+    found_j = {
+        job: node.agent.attribution.account_of(run).energy_j["gpu:0"] for job, run in runs.items()
+    }
+    assert sum(found_j.values()) == pytest.approx(60 * 200.0, rel=0.1)
+    assert found_j["8"] < 0.25 * found_j["7"]  # half of the idle power

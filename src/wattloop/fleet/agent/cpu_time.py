@@ -228,6 +228,10 @@ class CpuTimes:
         return sum(int(fields[1 + i]) for i in BUSY_FIELDS) / TICKS_PER_S
 
 
+CONTAINER_CHARACTERS = 32
+"""Identifiers of containers are longer than that."""
+
+
 def cgroup_file(root: Path, node: str, job: str, uid: int) -> Path | None:
     """Return Slurm's file of a job's CPU time: version 2, then version 1."""
     places = (
@@ -238,3 +242,13 @@ def cgroup_file(root: Path, node: str, job: str, uid: int) -> Path | None:
         f"cpu,cpuacct/slurm/uid_{uid}/job_{job}/cpuacct.usage",
     )
     return next((root / place for place in places if (root / place).is_file()), None)
+
+
+def is_group_of(job: str, groups: str) -> bool:
+    """Return True if a process with these control groups is of a Slurm job, or of a container.
+
+    The number alone is not enough: `user-1000.slice` is of a user, `session-7.scope` of a login.
+    """
+    if len(job) >= CONTAINER_CHARACTERS:
+        return job in groups
+    return f"/job_{job}/" in f"{groups}\n".replace("\n", "/")

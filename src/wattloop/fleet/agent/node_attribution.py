@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -16,7 +15,7 @@ from wattloop.core.files import atomic_write_json
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
 from wattloop.fleet.agent.config import AgentContext
-from wattloop.fleet.agent.cpu_time import CpuTimes, JobKey
+from wattloop.fleet.agent.cpu_time import CpuTimes, JobKey, is_group_of
 from wattloop.fleet.agent.job_events import EventQueue, JobEvent
 from wattloop.fleet.agent.job_facts import JobSource
 from wattloop.fleet.agent.job_shares import (
@@ -161,7 +160,7 @@ class NodeAttribution:
         for one in listed:
             group = self.context.host.read_text("proc", f"{one.pid}/cgroup") or ""
             for plan in plans:
-                if re.search(rf"\b(job_)?{re.escape(plan.job)}\b", group):
+                if is_group_of(plan.job, group):
                     used[plan.run_id] = used.get(plan.run_id, 0.0) + (one.sm or 0.0)
         return used
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattloop.core.process import BackgroundThread
+from wattloop.fleet.agent.cpu_time import is_group_of
 from wattloop.measure.meter_stream import domain_sources
 from wattloop.measure.run_journal import RunProgress
 
@@ -144,10 +144,8 @@ class JobPrograms(BackgroundThread):
         job = os.fsdecode(facts.get(b"SLURM_JOB_ID", b""))
         if facts.get(b"SLURMD_NODENAME", self._node) != self._node:
             job = ""
-        groups = set(re.split(r"[/\n]", group))
         for run_id, plan in plans.items():
-            in_group = f"job_{plan.job}" in groups or (len(plan.job) >= 32 and plan.job in group)
-            if in_group or (job == plan.job and uid == plan.uid):
+            if is_group_of(plan.job, group) or (job == plan.job and uid == plan.uid):
                 return _Program(run_id, folder, uid)
         return None
 
