@@ -15,6 +15,7 @@ from tests.fleet.agent.scripted_node import PACKAGE, domains_of
 from tests.fleet.kubernetes.conftest import CPU_W, GPU_W, UUIDS, PodNode
 from tests.support.kubelet import Kubelet, cgroup_of, make_group
 from tests.support.kubernetes_api import ApiError, KubernetesApi, pod, schemas_installed
+from wattloop.fleet.agent.agent import Agent
 from wattloop.fleet.agent.live_metrics import AgentMetrics
 from wattloop.fleet.agent.node_energy import NodeSensors
 from wattloop.measure.recovery import finalize_orphaned_run
@@ -538,6 +539,41 @@ def test_pods_in_time_slices_pay_what_their_use_costs(
         assert all(a <= b + 1e-9 for a, b in itertools.pairwise(rows))
 
 
+def followed(node: PodNode) -> tuple[Agent, AgentMetrics]:
+    agent, metrics = node.agent, AgentMetrics()
+    assert agent is not None
+    agent.on_step = lambda: metrics.update(agent, [])
+    agent.on_job_closed = partial(metrics.close_job, agent)
+    return agent, metrics
+
+
+def test_a_counter_of_a_pod_never_falls_where_the_agent_restarts_before_its_correction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: KubernetesApi, kubelet: Kubelet
+) -> None:
+    """Promise: the next agent, which does not know what was shown, leaves out pods that ended."""
+    card = CardOfFour(constant)
+    node = card.node(tmp_path, monkeypatch, api, kubelet)
+    _, metrics = followed(node)
+    shown: dict[str, list[float]] = {}
+    for second in range(100):
+        if second == 40:
+            for i in range(3):
+                card.end(node, i)
+        if second == 42:
+            node.kill()
+            node.start()
+            _, metrics = followed(node)
+        node.work(1, rest=1.0)
+        for line in metrics.render(False).splitlines():
+            if "job_energy_joules_total" in line and "container=" in line:
+                name, _, number = line.rpartition(" ")
+                shown.setdefault(name, []).append(float(number))
+    assert len(shown) >= 4
+    assert all(a <= b for seen in shown.values() for a, b in itertools.pairwise(seen))
+    assert sum(len(seen) < 50 for seen in shown.values()) >= 3
+    assert any(len(seen) > 95 for seen in shown.values()), "the fourth pod runs on"
+
+
 def test_counters_never_fall_where_a_pod_is_corrected_after_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: KubernetesApi, kubelet: Kubelet
 ) -> None:
@@ -546,10 +582,7 @@ def test_counters_never_fall_where_a_pod_is_corrected_after_its_end(
     """
     card = CardOfFour(constant)
     node = card.node(tmp_path, monkeypatch, api, kubelet)
-    agent, metrics = node.agent, AgentMetrics()
-    assert agent is not None
-    agent.on_step = lambda: metrics.update(agent, [])
-    agent.on_job_closed = partial(metrics.close_job, agent)
+    agent, metrics = followed(node)
     shown: dict[str, list[float]] = {}
     corrected, last_j = 0, dict.fromkeys(card.pods, 0.0)
     for second in range(190):

@@ -109,6 +109,8 @@ class AgentMetrics:
         """Runs with series of their own, and those with steps, as `RUN/steps`."""
         self._resumed: set[str] = set()
         """Runs that began before this agent: their counters continue."""
+        self._past: set[str] = set()
+        """Runs that ended before this agent: how far their counters were shown is unknown."""
         self._ended: dict[str, _EndedJob] = {}
         """Job -> its last values."""
         self._cpu_s = self._began_s = 0.0
@@ -186,7 +188,7 @@ class AgentMetrics:
         progress = self._job_progress(agent, run)
         if progress is not None:
             progress = progress._replace(told=progress.told._replace(last_step_s=None))
-        if alone:
+        if alone and run_id not in self._past:
             self._ended.pop(run.plan.job, None)  # to the end of the order
             self._ended[run.plan.job] = _EndedJob(now_s + ENDED_S, energy, doubt, progress)
             while len(self._ended) > MOST_JOBS:
@@ -257,19 +259,22 @@ class AgentMetrics:
         runs = agent.open_runs.all()
         resumed = self._alone is None
         if resumed:
-            self._began_s = now_s
-            self._resumed = {r.plan.run_id for r in runs if r.plan.started_s < now_s - YOUNG_S}
+            self._begin(runs, now_s)
         self._alone = alone = self._place(runs)
         if self._programs is not None:
             self._programs.follow({run.plan.run_id: run.plan for run in runs if run.plan.job})
         # a requeued job has the labels of before: two samples of one series would be refused
-        latest = {r.plan.job: r for r in sorted(runs, key=lambda run: run.plan.started_s)}
+        latest = {
+            run.plan.job: run
+            for run in sorted(runs, key=lambda run: run.plan.started_s)
+            if run.plan.run_id not in self._past
+        }
         for run in runs:
             account = attribution.account_of(run)
             is_alone = alone.get(run.plan.run_id, True)
             found, doubts = self._count(agent, run, account, is_alone, resumed)
             # labels of a series do not change: its name is the controller's
-            if run is not latest[run.plan.job] or not run.is_known(now_s):
+            if run is not latest.get(run.plan.job) or not run.is_known(now_s):
                 continue
             energy += found
             doubt += doubts
@@ -349,6 +354,13 @@ class AgentMetrics:
             labels = _job_labels(agent, run)
             progress.row = ProgressRow(run.plan.run_id, labels, provenance, progress.total)
         return progress.row
+
+    def _begin(self, runs: list[OpenRun], now_s: float) -> None:
+        """Note the runs that an earlier agent may have shown."""
+        self._began_s = now_s
+        self._past = {run.plan.run_id for run in runs if run.plan.ended_s is not None}
+        old = (run.plan for run in runs if run.plan.started_s < now_s - YOUNG_S)
+        self._resumed = {plan.run_id for plan in old}
 
     def _place(self, runs: list[OpenRun]) -> dict[str, bool]:
         """Decide which jobs have series of their own: once, so that joules never change series."""
