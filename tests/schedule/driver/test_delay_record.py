@@ -130,6 +130,15 @@ def test_jobs_of_the_same_schedule_are_never_late(monkeypatch: pytest.MonkeyPatc
     assert max(own) == pytest.approx(1, abs=0.03)
 
 
+def test_a_clock_that_is_set_back_begins_a_new_record() -> None:
+    """Jobs would end before they arrive otherwise, which no simulation accepts."""
+    rounds = Rounds()
+    rounds.at(60, waits("1"), runs("2", 30))
+    rounds.at(120, waits("1"), runs("2", 30))
+    found = rounds.at(-3600, waits("1"))
+    assert found == RealisedDelay(1, JobAges(1, 0), (JobAges(1, 0),))
+
+
 def test_a_new_record_begins_with_the_nodes_that_are_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference cannot use them either."""
     monkeypatch.setattr("wattloop.schedule.driver.view.MOST_ENDED", 1)

@@ -21,7 +21,7 @@ from wattloop.schedule.engine.result import SimulationResult
 from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.jobs import JobKind, JobTable
 from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.policies.charon import BudgetedPollux
+from wattloop.schedule.policies.charon import BudgetedPollux, Charon
 from wattloop.schedule.policies.helios import Helios
 from wattloop.schedule.policies.pollux import Pollux
 from wattloop.schedule.step_function import StepFunction
@@ -424,6 +424,17 @@ def test_the_reference_under_a_budget_looks_at_eight_jobs() -> None:
     starts = BudgetedPollux().decide(seen)
     assert len(starts) == 8
     assert all(isinstance(each, Start) for each in starts)
+
+
+@pytest.mark.parametrize("policy", [Helios(), Charon(), BudgetedPollux()])
+@pytest.mark.parametrize("budget_w", [math.inf, 3000.0])
+def test_a_job_that_no_node_can_run_alone_in_the_queue_of_a_driver(
+    policy: Policy, budget_w: float
+) -> None:
+    """The policy starts nothing; after five errors a driver would release all jobs and end."""
+    wide = job("wide", gpus=16, gpus_per_node=4)
+    assert list(policy.decide(view(site(budget_w), wide).view)) == []
+    assert len(policy.decide(view(site(budget_w), wide, job("one")).view)) == 1
 
 
 def test_the_reference_is_pollux_where_there_is_no_budget() -> None:

@@ -209,7 +209,8 @@ class DelayRecord:
             return None
         now_s = live.view.now_s
         ended = sum(job.ended_s < math.inf for job in self._jobs.values())
-        if site is not self._site or ended >= MOST_ENDED:
+        is_set_back = now_s < self._last_s  # the clock
+        if site is not self._site or ended >= MOST_ENDED or is_set_back:
             self._site, self._is_up = site, [True] * len(live.view.is_up)
             self._jobs, self._node_events = {}, []
             self._since_s = self._last_s = self._next_s = now_s

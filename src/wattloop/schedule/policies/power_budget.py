@@ -307,7 +307,8 @@ def pack(
         The starts, and True if a job found GPUs but no power.
     """
     queue, free = view.queue, view.free
-    if not len(queue) or not free.total:
+    # In a driver's queue may be only jobs that no node can run: then there are no shapes.
+    if not len(queue) or not queue.shapes or not free.total:
         return [], False
     fits = np.array([free.fits(shape) for shape in queue.shapes])
     table = queue.table(objective)
