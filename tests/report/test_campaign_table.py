@@ -2,8 +2,16 @@
 
 from typing import Any
 
-from wattloop.report.campaign import difference_table, policy_table
+import pytest
+
+from wattloop.report.campaign import (
+    CampaignColumn,
+    change_text,
+    difference_table,
+    policy_table,
+)
 from wattloop.schedule.campaigns.summary import Summary, summary_of
+from wattloop.schedule.metrics.metrics import compare
 
 
 def summary(**figures: dict[str, list[float | None]]) -> Summary:
@@ -72,3 +80,20 @@ def test_a_difference_within_chance_is_marked() -> None:
     assert column(found, "energy") == ["-10.0 ± 2.5%", "+1.0 ± 49.9% ?"]
     assert column(found, "misses") == ["-10.0 ± 0.0 points", "0.0 ± 0.0 points"]
     assert difference_table(summary(energy_kwh={"a": [1.0]})) is None
+
+
+@pytest.mark.parametrize(
+    ("now", "shown"),
+    [
+        ([-0.573], "-0.003"),
+        ([-0.573, -0.575, -0.571], "-0.003 ± 0.00497 ?"),
+        ([-0.677, -0.678, -0.679], "-0.108 ± 0.00248"),
+        ([-3.57], "-3.0"),
+    ],
+)
+def test_small_differences_of_a_negative_cost_are_shown_in_the_table(
+    now: list[float], shown: str
+) -> None:
+    """Cents are amounts, not percent: a decimal is not enough."""
+    found = compare([-0.570] * len(now), now)
+    assert change_text(found, CampaignColumn("cost", "cost", better=-1)) == shown

@@ -133,10 +133,14 @@ def change_text(found: Difference | None, column: CampaignColumn) -> str:
     else:
         unit, mean = "%", found.relative * 100
         half = None if found.relative_half_width is None else found.relative_half_width * 100
-    text = f"{mean:+.1f}" if abs(mean) >= 0.05 else "0.0"
+    if not unit and 0 < abs(mean) < 1:  # an amount, such as a cost of cents
+        least, text, error = 0.0, f"{mean:+.3g}", f"{half or 0.0:.3g}"
+    else:
+        least, error = 0.05, f"{half or 0.0:.1f}"
+        text = f"{mean:+.1f}" if abs(mean) >= least else "0.0"
     if half is None:
         return text + unit
-    return f"{text} ± {half:.1f}{unit}" + (UNSURE if 0.05 <= abs(mean) <= half else "")
+    return f"{text} ± {error}{unit}" + (UNSURE if least <= abs(mean) <= half else "")
 
 
 def _unitless(header: str) -> str:
