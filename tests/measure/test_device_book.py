@@ -311,7 +311,11 @@ for step in range(8):
 def test_two_commands_on_one_virtual_gpu_add_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: two `wattloop run --share process` state parts of one booking."""
+    """Promise: two `wattloop run --share process` state parts of one booking.
+
+    A run begins and ends within an interval of the book. What its process is booked in that interval
+    outside of the run is in no run.
+    """
     folder = tmp_path / "runs"
     folder.mkdir()
     monkeypatch.setenv("WATTLOOP_NODE_RUNS", str(folder))
@@ -337,7 +341,12 @@ def test_two_commands_on_one_virtual_gpu_add_up(
     used = [each for each in book.intervals if each.interval.use]
     assert len({pid for each in used for pid in each.booked}) == 2
     whole_j = math.fsum(each.interval.energy_j for each in used)
-    assert math.fsum(parts_j) == pytest.approx(whole_j, rel=1e-6)
+    edges_j = 0.0
+    for pid in {pid for each in used for pid in each.booked}:
+        own_j = [each.booked[pid] for each in used if pid in each.booked]
+        edges_j += own_j[0] + own_j[-1]
+    assert edges_j < 0.4 * whole_j
+    assert whole_j - edges_j <= math.fsum(parts_j) <= whole_j * (1 + 1e-6)
     assert min(parts_j) > 0
 
 

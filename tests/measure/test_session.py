@@ -161,6 +161,7 @@ def test_a_store_that_is_another_file_is_said_before_the_program_runs(
     settings = Settings().overridden({"store": str(place), "meters": "rapl"}, "test")
     with pytest.warns(RuntimeWarning, match="results is not a store; choose another place"):
         session = Session.open(settings)
+    time.sleep(0.05)
     assert session.close().energy_j is not None
     assert len(list(machine.root.glob("results.journals/*.journal"))) == 1
 
