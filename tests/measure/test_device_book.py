@@ -313,8 +313,8 @@ def test_two_commands_on_one_virtual_gpu_add_up(
 ) -> None:
     """Promise: two `wattloop run --share process` state parts of one booking.
 
-    A run begins and ends within an interval of the book. What its process is booked in that interval
-    outside of the run is in no run.
+    A run begins and ends within an interval of the book. What its process is booked there outside
+    of the run is in no run.
     """
     folder = tmp_path / "runs"
     folder.mkdir()
